@@ -14,6 +14,7 @@ use std::{
 
 use a2a_service::{
     agent::{End, demo::Demo, from_fn},
+    auth::{NewToken, add_token},
     bytes::Bytes,
     call::Call,
     client::{self, Client, Retry},
@@ -54,9 +55,10 @@ const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 /// `traceparent` of a caller who exports the trace.
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// Attributes of spans in the semantic conventions of OpenTelemetry (1.44, generative AI, and the draft for A2A). Others begin with
-/// `a2a_service.`.
-const CONVENTIONS: [&str; 43] = [
+/// Attributes of resources, spans, their events and links in the registries of OpenTelemetry. Others begin with `a2a_service.`. Each
+/// name was compared with `model/` of semantic-conventions 1.44.0 and, for `a2a.*`, `gen_ai.*` and `mcp.*`, with `model/` of
+/// semantic-conventions-genai, which has no versions, as of November 2026.
+const CONVENTIONS: [&str; 50] = [
     "a2a.message.id",
     "a2a.method.name",
     "a2a.protocol.version",
@@ -83,6 +85,7 @@ const CONVENTIONS: [&str; 43] = [
     "gen_ai.tool.name",
     "gen_ai.usage.input_tokens",
     "gen_ai.usage.output_tokens",
+    "host.name",
     "http.request.method",
     "http.request.resend_count",
     "http.response.status_code",
@@ -98,6 +101,12 @@ const CONVENTIONS: [&str; 43] = [
     "rpc.system.name",
     "server.address",
     "server.port",
+    "service.instance.id",
+    "service.name",
+    "service.version",
+    "telemetry.sdk.language",
+    "telemetry.sdk.name",
+    "telemetry.sdk.version",
     "url.scheme",
     "user_agent.original",
 ];
@@ -181,8 +190,12 @@ type Respond = dyn Fn(usize) -> Option<Response> + Send + Sync;
 #[derive(Clone)]
 struct Collector {
     spans: Arc<watch::Sender<Vec<Exported>>>,
+    /// Ids of the spans of all requests, also of those that are not accepted.
+    offered: Arc<Mutex<Vec<Vec<u8>>>>,
     requests: Arc<AtomicUsize>,
     headers: Arc<Mutex<HeaderMap>>,
+    /// No request gets a response before this has a permit.
+    gate: Arc<Semaphore>,
     respond: Arc<Respond>,
     url: String,
 }
@@ -190,12 +203,20 @@ struct Collector {
 impl Collector {
     /// Starts a collector. `None` of `respond`: no response.
     async fn start(respond: impl Fn(usize) -> Option<Response> + Send + Sync + 'static) -> Self {
+        Self::start_behind(Semaphore::new(1), respond).await
+    }
+
+    async fn start_behind(
+        gate: Semaphore,
+        respond: impl Fn(usize) -> Option<Response> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (spans, _) = watch::channel(Vec::new());
         let respond = Arc::new(respond);
-        let collector =
-            Self { spans: Arc::new(spans), requests: Arc::default(), headers: Arc::default(), respond, url };
+        let (spans, gate) = (Arc::new(spans), Arc::new(gate));
+        let (offered, requests, headers) = Default::default();
+        let collector = Self { spans, offered, requests, headers, gate, respond, url };
         let router = Router::new().route("/v1/traces", post(receive)).with_state(collector.clone());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         collector
@@ -229,18 +250,26 @@ async fn receive(State(collector): State<Collector>, headers: HeaderMap, body: B
     assert_eq!(headers["content-type"], "application/x-protobuf");
     let number = collector.requests.fetch_add(1, SeqCst);
     *collector.headers.lock().unwrap() = headers;
+    let request = ExportTraceServiceRequest::decode(body).unwrap();
+    let spans = request.resource_spans.into_iter().flat_map(|all| {
+        let resource = attributes(&all.resource.unwrap_or_default().attributes);
+        let spans = all.scope_spans.into_iter().flat_map(|scope| scope.spans);
+        spans.map(move |span| Exported { span, resource: resource.clone() }).collect::<Vec<_>>()
+    });
+    let spans: Vec<_> = spans.collect();
+    collector.offered.lock().unwrap().extend(spans.iter().map(|span| span.span.span_id.clone()));
+    drop(collector.gate.acquire().await);
     let Some(response) = (collector.respond)(number) else { return std::future::pending().await };
     if response.status() == StatusCode::OK {
-        let request = ExportTraceServiceRequest::decode(body).unwrap();
-        let spans = request.resource_spans.into_iter().flat_map(|all| {
-            let resource = attributes(&all.resource.unwrap_or_default().attributes);
-            let spans = all.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            spans.map(move |span| Exported { span, resource: resource.clone() }).collect::<Vec<_>>()
-        });
-        let spans: Vec<_> = spans.collect();
-        for attribute in spans.iter().flat_map(|span| &span.span.attributes) {
-            let is_known = CONVENTIONS.contains(&&*attribute.key) || attribute.key.starts_with("a2a_service.");
-            assert!(is_known, "{attribute:?} is in no convention");
+        for Exported { span, resource } in &spans {
+            let of_events = span.events.iter().flat_map(|event| &event.attributes);
+            let all =
+                span.attributes.iter().chain(of_events).chain(span.links.iter().flat_map(|link| &link.attributes));
+            for name in all.map(|attribute| &attribute.key).chain(resource.keys()) {
+                // The second one is set by a test.
+                let is_own = name.starts_with("a2a_service.") || name == "deployment.environment.name";
+                assert!(is_own || CONVENTIONS.contains(&&**name), "{name} is in no convention");
+            }
         }
         collector.spans.send_modify(|all| all.extend(spans));
     }
@@ -443,7 +472,8 @@ async fn retries_are_events_of_the_span_of_their_call() {
                 let found = event.attributes.iter().find(|attribute| attribute.key.as_str() == name);
                 found.map(|attribute| attribute.value.as_str().into_owned()).unwrap_or_default()
             };
-            (event.name.to_string(), value("attempt"), value("error.type"), value("delay").is_empty())
+            let attempt = value("a2a_service.retry.attempt");
+            (event.name.to_string(), attempt, value("error.type"), value("a2a_service.retry.delay").is_empty())
         })
         .collect();
     let retry = |attempt: &str| ("retry".to_owned(), attempt.to_owned(), "UNAVAILABLE".to_owned(), false);
@@ -584,6 +614,16 @@ fn turns<'a>(spans: &'a [Exported], number: &str) -> Vec<&'a Exported> {
     spans.iter().filter(is_turn).collect()
 }
 
+/// Returns what a store has of the turns of a task: number, attempt, and the span as a `traceparent`.
+async fn stored_turns(store: &str, task: &str) -> Vec<(u64, u64, String)> {
+    let shown = output(a2a(&["admin", "show", task, "--timeline", "-ojsonl", "--store", store])).await;
+    assert!(shown.status.success(), "{shown:?}");
+    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let span = |turn: &Value| format!("00-{}-{}-01", turn["trace"].as_str().unwrap(), turn["span"].as_str().unwrap());
+    let turns = shown["turns"].as_array().unwrap().iter();
+    turns.map(|turn| (turn["n"].as_u64().unwrap(), turn["attempt"].as_u64().unwrap(), span(turn))).collect()
+}
+
 #[tokio::test]
 async fn turns_are_linked_over_follow_ups_and_restarts() {
     let collector = Collector::accepting().await;
@@ -599,6 +639,7 @@ async fn turns_are_linked_over_follow_ups_and_restarts() {
     let spans = collector.wait(|spans| turns(spans, "2").len() == 1).await;
     let (first, second) = (turns(&spans, "1")[0], turns(&spans, "2")[0]);
     assert_eq!(second.links(), [("previous_turn".to_owned(), first.id())]);
+    assert_eq!(stored_turns(&store, task).await, [(1, 1, first.header()), (2, 1, second.header())]);
     let parent = spans.iter().find(|span| span.id() == second.parent()).unwrap();
     assert_eq!((parent.name(), parent.trace()), ("SendMessage", second.trace()));
     assert_ne!(first.trace(), second.trace());
@@ -608,16 +649,21 @@ async fn turns_are_linked_over_follow_ups_and_restarts() {
     let sent: Value = serde_json::from_slice(&sent.bytes().await.unwrap()).unwrap();
     let spans = collector.wait(|spans| spans.iter().any(|span| span.is_server() && span.trace() == TRACE)).await;
     let call = spans.iter().find(|span| span.trace() == TRACE).unwrap().id();
+    let id = sent["task"]["id"].as_str().unwrap();
+    let interrupted = stored_turns(&store, id).await;
     signal(&child, "-KILL");
     let (child, _) = collector.server(&arguments).await;
     let spans =
         collector.wait(|spans| spans.iter().any(|span| span.name() == "invoke_agent" && span.trace() == TRACE)).await;
     let turn = spans.iter().find(|span| span.name() == "invoke_agent" && span.trace() == TRACE).unwrap();
-    assert_eq!(turn.attribute("a2a.task.id"), sent["task"]["id"].as_str().unwrap());
+    assert_eq!(turn.attribute("a2a.task.id"), id);
     assert_eq!((turn.parent(), turn.attribute("a2a_service.turn.attempt")), (call.clone(), "2".to_owned()));
     let links = turn.links();
     assert_eq!((links.len(), &*links[0].0), (1, "previous_attempt"), "{turn:#?}");
     assert!(links[0].1 != call && links[0].1 != turn.id(), "{turn:#?}");
+    // The span of the interrupted attempt was lost with its server. Its record names it.
+    assert_eq!(interrupted, [(1, 1, format!("00-{TRACE}-{}-01", links[0].1))]);
+    assert_eq!(stored_turns(&store, id).await, [interrupted, vec![(1, 2, turn.header())]].concat());
     stop(child).await;
 }
 
@@ -691,17 +737,17 @@ async fn reads_and_cancels_link_the_turn_that_they_are_about() {
     stop(child).await;
     let spans = collector.spans.borrow().clone();
     let turn = find(&spans, "invoke_agent");
-    assert_eq!(turn.attribute("a2a.task.state"), "canceled");
+    assert_eq!(turn.attribute("a2a.task.state"), "TASK_STATE_CANCELED");
     assert!(turn.span.events.iter().any(|event| event.name == "cancel_requested"), "{turn:#?}");
     let about = |name: &str, state: &str| {
         let is_found = |span: &&Exported| span.name() == name && span.attribute("a2a.task.state") == state;
         spans.iter().find(is_found).unwrap_or_else(|| panic!("no {name} of {state} in {spans:#?}"))
     };
     for (name, state, route) in [
-        ("GetTask", "working", "/tasks/{id}"),
-        ("SubscribeToTask", "canceled", "/tasks/{id}:subscribe"),
-        ("CancelTask", "canceled", "/tasks/{id}:cancel"),
-        ("GetTask", "canceled", "/tasks/{id}"),
+        ("GetTask", "TASK_STATE_WORKING", "/tasks/{id}"),
+        ("SubscribeToTask", "TASK_STATE_CANCELED", "/tasks/{id}:subscribe"),
+        ("CancelTask", "TASK_STATE_CANCELED", "/tasks/{id}:cancel"),
+        ("GetTask", "TASK_STATE_CANCELED", "/tasks/{id}"),
     ] {
         let span = about(name, state);
         assert_eq!(span.links(), [("turn".to_owned(), turn.id())], "{name} {state}");
@@ -711,7 +757,8 @@ async fn reads_and_cancels_link_the_turn_that_they_are_about() {
     let sent = find(&spans, "SendMessage");
     assert_eq!((sent.attribute("http.route"), sent.attribute("a2a.tenant")), ("/message:send".into(), "north".into()));
     assert_eq!((sent.attribute("server.address"), sent.attribute("server.port")), ("127.0.0.1".into(), port));
-    assert!(sent.links().is_empty() && ["submitted", "working"].contains(&&*sent.attribute("a2a.task.state")));
+    let state = sent.attribute("a2a.task.state");
+    assert!(sent.links().is_empty() && ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"].contains(&&*state), "{state}");
 }
 
 #[tokio::test]
@@ -759,7 +806,7 @@ async fn question_of_a_model_is_a_span_of_its_tool() {
         (asked.attribute("gen_ai.tool.name"), asked.attribute("gen_ai.tool.call.id")),
         ("ask_user".into(), "call-1".into())
     );
-    assert_eq!(find(&spans, "SendMessage").attribute("a2a.task.state"), "input_required");
+    assert_eq!(find(&spans, "SendMessage").attribute("a2a.task.state"), "TASK_STATE_INPUT_REQUIRED");
     assert!(!format!("{spans:?}").contains("CANARY"));
     stop(child).await;
 }
@@ -838,34 +885,127 @@ async fn notification_continues_the_trace_of_its_turn_after_a_restart() {
     stop(child).await;
 }
 
+/// Agents of each kind, with secrets wherever the configuration has them. `MODEL`, `HOOK` and `TOOLS` stand for addresses and files.
+#[cfg(unix)]
+const SECRETS: &str = r#"
+store = "sqlite:a2a.db"
+push.enabled = true
+push.allow = ["http://127.0.0.1"]
+auth.tokens = "tokens.json"
+
+[[agents]]
+name = "environment"
+exec.command = "env"
+
+[[agents]]
+name = "model"
+openai.url = "MODEL"
+openai.model = "m"
+openai.key = "CANARY-key"
+openai.system = "CANARY"
+openai.mcp = [{ name = "shell", command = ["sh", "TOOLS"] }]
+
+[[agents]]
+name = "endpoint"
+http.url = "HOOK/CANARY?token=CANARY"
+http.token = "CANARY-token"
+"#;
+
+#[cfg(unix)]
 #[tokio::test]
-async fn contents_and_credentials_are_in_no_span_and_no_log() {
-    const CANARY: &str = "CANARY";
+async fn contents_and_credentials_are_in_no_span_log_and_metric() {
     let collector = Collector::accepting().await;
     let directory = tempfile::tempdir().unwrap();
-    let arguments =
-        ["serve", "--listen", "127.0.0.1:0", "--log", "json", "--token", "CANARY-token-of-16", "--exec", "env"];
-    let mut command = a2a(&arguments);
-    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url).env("PATH", std::env::var_os("PATH").unwrap());
-    command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=CANARY-header").current_dir(directory.path());
+    let path = |name: &str| directory.path().join(name);
+    let tools = TOOL_SERVER.replace("'$trace'", "CANARY");
+    fs::write(path("tools.sh"), tools).unwrap();
+    // The caller is in the log on purpose, and nowhere else.
+    let token = |name: &str| {
+        let mut new = NewToken::new(name);
+        new.owner = Some(format!("{name}-owner"));
+        add_token(&path("tokens.json"), new, std::time::SystemTime::now()).unwrap()
+    };
+    let (owner, admin) = (token("CANARY"), token("ops"));
+    let (hooks, called) = (Arc::new(AtomicUsize::new(0)), watch::Sender::new(0));
+    let (counted, seen) = (Arc::clone(&hooks), called.clone());
+    let hook = Router::new().fallback(async move || {
+        seen.send_replace(counted.fetch_add(1, SeqCst) + 1);
+        (StatusCode::INTERNAL_SERVER_ERROR, "CANARY")
+    });
+    let hook = crate::bindings::program(hook).await;
+    // Calls a tool with the message, and answers with its result.
+    let complete = async |body: Bytes| {
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        let last = body["messages"].as_array().unwrap().last().unwrap().clone();
+        let arguments = json!({"text": last["content"]}).to_string();
+        let call = json!([{"id": "call-1", "type": "function", "function": {"name": "greet", "arguments": arguments}}]);
+        let (message, reason) = match last["role"].as_str() {
+            Some("tool") => (json!({"role": "assistant", "content": last["content"]}), "stop"),
+            _ => (json!({"role": "assistant", "tool_calls": call}), "tool_calls"),
+        };
+        let choice = json!({"index": 0, "message": message, "finish_reason": reason});
+        let body = json!({"id": "CANARY", "object": "chat.completion", "choices": [choice]}).to_string();
+        ([("content-type", "application/json")], body)
+    };
+    let model = crate::bindings::program(Router::new().fallback(complete)).await;
+    let config = SECRETS.replace("MODEL", &model).replace("HOOK", &hook);
+    let config = config.replace("TOOLS", &path("tools.sh").display().to_string());
+    fs::write(path("a2a.toml"), config).unwrap();
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log", "json"]);
+    command.env_remove("A2A_STORE").env("PATH", std::env::var_os("PATH").unwrap()).current_dir(directory.path());
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.url);
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=CANARY-header");
     command.env("OTEL_SERVICE_NAME", "geo").env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test");
     let (child, url) = started(command).await;
-    let request =
-        crate::bindings::http().post(format!("{url}/message:send?x=CANARY")).bearer_auth("CANARY-token-of-16");
-    let request = request.header("content-type", "application/json").header("x-secret", CANARY);
-    let request = request.header("idempotency-key", CANARY).body(
-        json!({"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": CANARY}], "metadata": {"a": CANARY}}})
-            .to_string(),
-    );
-    let reply = request.send().await.unwrap().text().await.unwrap();
+    let post = async |path: &str, body: &Value| {
+        let request = crate::bindings::http().post(format!("{url}{path}?x=CANARY")).bearer_auth(&owner);
+        let request =
+            request.header("x-secret", "CANARY").header("cookie", "CANARY").header("idempotency-key", "CANARY");
+        let sent = request.header("content-type", "application/json").body(body.to_string()).send().await.unwrap();
+        sent.text().await.unwrap()
+    };
+    let body = json!({
+        "message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "CANARY"}], "metadata": {"CANARY": "CANARY"}},
+        "metadata": {"CANARY": "CANARY"},
+        "configuration": {"taskPushNotificationConfig": {
+            "url": format!("{hook}/CANARY?CANARY=CANARY"), "token": "CANARY",
+            "authentication": {"scheme": "Bearer", "credentials": "CANARY"},
+        }},
+    });
+    let reply = post("/message:send", &body).await;
     assert!(reply.contains("OTEL_SERVICE_NAME") && !reply.contains("CANARY-header"), "{reply}");
-    let spans = collector.wait_for("SendMessage").await;
-    assert_eq!(spans[0].resource["service.name"], "geo");
-    assert_eq!(spans[0].resource["deployment.environment.name"], "test");
+    let reply = post("/model/message:send", &body).await;
+    assert_eq!(text_of(&serde_json::from_str(&reply).unwrap()), "CANARY");
+    let reply = post("/endpoint/message:send", &body).await;
+    assert!(reply.contains("responded with status 500"), "{reply}");
+    for method in ["SendMessage", "SendStreamingMessage"] {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": body});
+        assert!(post("/model/rpc", &call).await.contains("CANARY"));
+    }
+    let rejected = crate::bindings::http().get(format!("{url}/tasks")).bearer_auth("CANARY").send().await.unwrap();
+    assert_eq!(rejected.status(), 401);
+    // The endpoint is called twice: by its agent, and as the webhook of each task.
+    let mut called = called.subscribe();
+    timeout(SOON, called.wait_for(|called| *called >= 6)).await.unwrap().unwrap();
+    collector.wait_for("SendPushNotification").await;
+    let metrics = crate::bindings::http().get(format!("{url}/metrics")).bearer_auth(&admin).send().await.unwrap();
+    let metrics = metrics.text().await.unwrap();
+    assert!(metrics.contains("a2a_tool_calls_total") && !metrics.contains("CANARY"), "{metrics}");
     assert_eq!(collector.headers.lock().unwrap()["authorization"], "CANARY-header");
     let stderr = stop(child).await;
-    let spans = format!("{:?}", collector.spans.borrow());
-    assert!(!spans.contains(CANARY) && !stderr.contains(CANARY), "{spans}\n{stderr}");
+    let spans = collector.spans.borrow().clone();
+    for name in ["env", "POST", "chat m", "tools/call greet", "SendPushNotification"] {
+        find(&spans, name);
+    }
+    assert_eq!(spans[0].resource["service.name"], "geo");
+    assert_eq!(spans[0].resource["deployment.environment.name"], "test");
+    let spans = format!("{spans:?}");
+    assert!(!spans.contains("CANARY"), "{spans}");
+    for line in stderr.lines() {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        line.as_object_mut().unwrap().retain(|name, _| name != "owner" && name != "principal");
+        assert!(!line.to_string().contains("CANARY"), "{line}");
+    }
 }
 
 #[tokio::test]
@@ -932,7 +1072,7 @@ async fn spans_are_exported_when_the_server_stops() {
 }
 
 #[tokio::test]
-async fn collector_that_fails_delays_no_call_and_recovers() {
+async fn collector_that_is_down_delays_no_call() {
     // Nothing listens: the spans are lost, and counted.
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--otlp-endpoint", &format!("http://{free}")];
@@ -960,20 +1100,120 @@ async fn collector_that_fails_delays_no_call_and_recovers() {
     #[cfg(target_os = "linux")]
     assert!(threads(&child).iter().any(|name| name.starts_with("OpenTelemetry")), "{:?}", threads(&child));
     signal(&child, "-KILL");
+}
 
-    // 429 and 503 are repeated; 400 is not.
+/// Resident memory of a process in bytes.
+#[cfg(target_os = "linux")]
+fn memory(child: &Child) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id().unwrap())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Sends 1000 messages, and then batches of reads with more spans than the queue has room for. Returns the growth of the memory, the
+/// counts of spans, and stderr.
+#[cfg(target_os = "linux")]
+async fn growth(arguments: &[&str]) -> (u64, BTreeMap<String, u64>, String) {
+    const MAX_QUEUE: usize = 8192;
+    const BATCH: usize = 50;
+    let (child, url) =
+        started(a2a(&[&["serve", "--listen", "127.0.0.1:0", "--log-filter", "warn"], arguments].concat())).await;
+    let sends = async |count: usize| {
+        for _ in 0..count / 10 {
+            let url = format!("{url}/message:send");
+            futures_util::future::join_all((0..10).map(|_| async { send(&url, &message("hello")).await })).await;
+        }
+    };
+    let read = |id: usize| json!({"jsonrpc": "2.0", "id": id, "method": "GetTask", "params": {"id": "nobody"}});
+    let batch: Value = (0..BATCH).map(read).collect();
+    sends(100).await;
+    let before = memory(&child);
+    sends(1000).await;
+    for _ in 0..MAX_QUEUE / BATCH + 10 {
+        let replies = send(&format!("{url}/rpc"), &batch).await;
+        assert_eq!(replies.as_array().map(Vec::len), Some(BATCH), "{replies}");
+    }
+    let after = memory(&child);
+    let counts = counted_all(&url, if arguments.is_empty() { 0 } else { 1 }).await;
+    signal(&child, "-TERM");
+    let ended = timeout(SOON, child.wait_with_output()).await.unwrap().unwrap();
+    (after.saturating_sub(before), counts, String::from_utf8(ended.stderr).unwrap())
+}
+
+#[cfg(target_os = "linux")]
+#[expect(clippy::print_stdout, reason = "figures")]
+#[tokio::test]
+async fn memory_is_bounded_while_the_collector_is_down() {
+    const MAX_GROWTH: u64 = 10 << 20;
+    // One that is connected and says nothing keeps more spans than one that refuses connections.
+    let hanging = Collector::start(|_| None).await;
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    let (without, ..) = growth(&[]).await;
+    for (endpoint, lost) in [(&*hanging.url, "dropped"), (&*free, "failed")] {
+        let (with, counts, stderr) = growth(&["--otlp-endpoint", endpoint]).await;
+        println!("{lost}: {} KiB more than {} KiB; {counts:?}", with.saturating_sub(without) >> 10, without >> 10);
+        assert!(with < without + MAX_GROWTH, "{with} bytes, {without} without an endpoint");
+        assert!(counts.get(lost).is_some_and(|count| *count > 0), "{counts:?}");
+        assert!((1..=2).contains(&stderr.matches("spans lost").count()), "{stderr}");
+    }
+}
+
+/// Sum of the spans that a server has counted, by result.
+async fn counted(url: &str) -> BTreeMap<String, u64> {
+    let text = crate::bindings::fetch(format!("{url}/metrics")).await.unwrap().text().await.unwrap();
+    let counts = text.lines().filter_map(|line| {
+        let (result, count) = line.strip_prefix("a2a_otlp_spans_total{result=\"")?.split_once("\"} ")?;
+        Some((result.to_owned(), count.parse().unwrap()))
+    });
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
+/// Waits until a server has counted this many spans. Returns their numbers by result.
+async fn counted_all(url: &str, spans: u64) -> BTreeMap<String, u64> {
+    let all = async {
+        loop {
+            let counts = counted(url).await;
+            if counts.values().sum::<u64>() >= spans {
+                return counts;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, all).await.unwrap()
+}
+
+#[tokio::test]
+async fn spans_are_counted_once_with_a_collector_that_is_slow_busy_or_broken() {
+    const SENDS: u64 = 20;
+    let truncated = || {
+        let parts = [Ok(Bytes::from_static(b"x")), Err(std::io::Error::other("closed"))];
+        let body = Body::from_stream(futures_util::stream::iter(parts));
+        Response::builder().header("content-length", "100").body(body).unwrap()
+    };
+    // It responds only after the last call, which would not end if it waited for the collector.
+    let slow = Collector::start_behind(Semaphore::new(0), |_| Some(status(200))).await;
     let busy = Collector::start(|number| Some(status(if number == 0 { 429 } else { 200 }))).await;
-    let (child, url) = busy.server(&[]).await;
-    send(&format!("{url}/message:send"), &message("hello")).await;
-    busy.wait_for("SendMessage").await;
-    assert!(busy.requests.load(SeqCst) >= 2);
-    stop(child).await;
-    let rejecting = Collector::start(|number| Some(status(if number == 0 { 400 } else { 200 }))).await;
-    let (child, url) = rejecting.server(&[]).await;
-    send(&format!("{url}/message:send"), &message("hello")).await;
-    let stderr = stop(child).await;
-    assert_eq!(stderr.matches("spans lost").count(), 1, "{stderr}");
-    assert!(!rejecting.spans.borrow().iter().any(|span| span.name() == "SendMessage"));
+    let rejecting = Collector::start(|_| Some(status(400))).await;
+    let cut = Collector::start(move |_| Some(truncated())).await;
+    for (collector, result, is_repeated) in
+        [(slow, "exported", false), (busy, "exported", true), (rejecting, "failed", false), (cut, "failed", true)]
+    {
+        let (child, url) = collector.server(&[]).await;
+        for _ in 0..SENDS {
+            send(&format!("{url}/message:send"), &message("hello")).await;
+        }
+        collector.gate.add_permits(1);
+        // That of the call and that of the turn.
+        let counts = counted_all(&url, 2 * SENDS).await;
+        let stderr = stop(child).await;
+        assert_eq!(counts, BTreeMap::from([(result.to_owned(), 2 * SENDS)]), "{stderr}");
+        let offered = collector.offered.lock().unwrap().clone();
+        let different = offered.iter().collect::<std::collections::BTreeSet<_>>().len();
+        assert_eq!(different, usize::try_from(2 * SENDS).unwrap());
+        assert_eq!(offered.len() > different, is_repeated, "{result}: {} of {different}", offered.len());
+        let accepted = collector.spans.borrow().len();
+        assert_eq!(stderr.matches("spans lost").count(), usize::from(result == "failed"), "{accepted}: {stderr}");
+    }
 }
 
 #[tokio::test]

@@ -1,19 +1,36 @@
 //! Records of turns: their line in the log, their metrics, what the store keeps of them, and how an operator reads it.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use a2a_service::{
     agent::{Agent, End, Error, Turn, Updates},
     auth::Principal,
+    bytes::Bytes,
     call::Call,
+    http::StatusCode,
     pb::v1::{Message, SendMessageRequest, Task, TaskState, a2a_service_server::A2aService, send_message_response},
     server::Server,
     service::Limits,
     store::{Scope, TaskFilter, TaskKey, TurnRecord, sqlite::Options},
 };
+use axum::{Router, routing};
 use futures_util::future::join_all;
+use opentelemetry_proto::tonic::{
+    collector::metrics::v1::ExportMetricsServiceRequest,
+    metrics::v1::{NumberDataPoint, metric::Data, number_data_point},
+};
+use prost::Message as _;
 use serde_json::{Value, json};
-use tokio::{io::AsyncReadExt as _, time::timeout};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::TcpListener,
+    time::{sleep, timeout},
+};
 
 use crate::{
     program::{a2a, message, output, post, signal, started},
@@ -166,6 +183,118 @@ async fn each_outcome_is_counted_logged_and_stored_once() {
         deadline["duration_ms"].as_u64().unwrap() >= 4000 && deadline["commits"].as_u64().unwrap() > 9,
         "{deadline}"
     );
+}
+
+/// Agents whose turns end for reasons that those of the program itself never have. `UPSTREAM`, `ENDPOINT` and `MODEL` stand for URLs.
+#[cfg(unix)]
+const AGENTS: &str = r#"
+shutdown_grace = "0s"
+
+[[agents]]
+name = "error"
+exec.command = "cat"
+
+[[agents]]
+name = "exit_code"
+exec.command = "sh -c 'exit 3'"
+
+[[agents]]
+name = "unavailable"
+http.url = "ENDPOINT"
+
+[[agents]]
+name = "breaker_open"
+upstream.url = "UPSTREAM"
+
+[[agents]]
+name = "credentials"
+openai.url = "MODEL/denied"
+openai.model = "m"
+
+[[agents]]
+name = "tool_rounds"
+openai.url = "MODEL/calls"
+openai.model = "m"
+openai.ask = true
+
+[[agents]]
+name = "stopped"
+exec.command = "sleep 60"
+"#;
+
+/// The reasons that the agent of the program itself has are in [`each_outcome_is_counted_logged_and_stored_once`].
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reasons_of_what_agents_need_and_of_a_stop_are_counted_once() {
+    let exported = Arc::<Mutex<Vec<Bytes>>>::default();
+    let received = Arc::clone(&exported);
+    let collector = async move |body: Bytes| received.lock().unwrap().push(body);
+    let collector = crate::bindings::program(Router::new().route("/v1/metrics", routing::post(collector))).await;
+    let denied = routing::post(async || StatusCode::UNAUTHORIZED);
+    let calls = json!([{"id": "c", "type": "function", "function": {"name": "none", "arguments": "{}"}}]);
+    let choice = json!({"finish_reason": "tool_calls", "message": {"content": null, "tool_calls": calls}});
+    let calls = json!({"choices": [choice]}).to_string();
+    let calls = routing::post(async move || ([("content-type", "application/json")], calls));
+    let model = Router::new().route("/denied/chat/completions", denied).route("/calls/chat/completions", calls);
+    let model = crate::bindings::program(model).await;
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let (mut upstream, upstream_url) = started(a2a(&["serve", "--listen", "127.0.0.1:0"])).await;
+
+    let directory = tempfile::tempdir().unwrap();
+    let config = AGENTS.replace("UPSTREAM", &upstream_url).replace("MODEL", &model);
+    let config = config.replace("ENDPOINT", &format!("http://{unused}/turn"));
+    std::fs::write(directory.path().join("a2a.toml"), config).unwrap();
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "error"]);
+    command.env("PATH", "/usr/bin:/bin").env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector).current_dir(directory.path());
+    let (mut server, url) = started(command).await;
+    signal(&upstream, "-KILL");
+    upstream.wait().await.unwrap();
+
+    let reasons = ["error", "exit_code", "unavailable", "breaker_open", "credentials", "tool_rounds"];
+    let sends = reasons.into_iter().chain(["stopped"]).map(async |agent: &str| {
+        let mut body = message("hello");
+        // A message that does not fit into the environment of a command.
+        body["message"]["messageId"] = if agent == "error" { "nul\0" } else { "m-1" }.into();
+        body["configuration"] = json!({"returnImmediately": true});
+        post(&format!("{url}/{agent}/message:send"), &body).await
+    });
+    join_all(sends).await;
+    let metrics = async || crate::bindings::fetch(format!("{url}/metrics")).await.unwrap().text().await.unwrap();
+    let ended = async {
+        loop {
+            let text = metrics().await;
+            if total(&text, "a2a_turns_ended_total") >= 6 {
+                return text;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    // A turn waits for half a minute for an upstream agent.
+    let text = timeout(Duration::from_secs(60), ended).await.unwrap();
+    for agent in reasons {
+        let name = format!(r#"a2a_turns_ended_total{{outcome="failed",reason="{agent}",agent="{agent}"}}"#);
+        assert_eq!(metric(&text, &name), 1, "{name}:\n{text}");
+    }
+    let started = total(&text, "a2a_turns_started_total");
+    assert_eq!((total(&text, "a2a_turns_ended_total"), started, total(&text, "a2a_turns")), (6, 7, 1), "{text}");
+
+    signal(&server, "-TERM");
+    timeout(Duration::from_secs(20), server.wait()).await.unwrap().unwrap();
+    let last = ExportMetricsServiceRequest::decode(exported.lock().unwrap().last().unwrap().clone()).unwrap();
+    let all: Vec<_> =
+        last.resource_metrics.iter().flat_map(|all| &all.scope_metrics).flat_map(|all| &all.metrics).collect();
+    let sum = |name: &str, label: &str| -> i64 {
+        let data = all.iter().find(|metric| metric.name == name).unwrap().data.as_ref();
+        let Some(Data::Sum(sum)) = data else { panic!("{data:?}") };
+        let has = |point: &&NumberDataPoint| label.is_empty() || format!("{:?}", point.attributes).contains(label);
+        let value = |point: &NumberDataPoint| match point.value {
+            Some(number_data_point::Value::AsInt(value)) => value,
+            value => panic!("{value:?}"),
+        };
+        sum.data_points.iter().filter(has).map(value).sum()
+    };
+    assert_eq!((sum("a2a.turns.ended", ""), sum("a2a.turns.started", "")), (7, 7));
+    assert_eq!((sum("a2a.turns.ended", "\"abandoned\""), sum("a2a.turns.ended", "\"failed\"")), (1, 6));
 }
 
 /// From an error id in a user's hand to the task, the trace and the line in the log.
