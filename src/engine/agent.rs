@@ -143,7 +143,7 @@ impl End {
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 /// let probe = testing::probe(agent);
 /// assert_eq!(probe.send("two").await.unwrap().status_text(), "Send a number.");
-/// assert!(probe.send("2").await.unwrap().status_text().starts_with("Agent execution failed (error): error id "));
+/// assert!(probe.send("2").await.unwrap().status_text().starts_with("Agent execution failed: error id "));
 /// # });
 /// ```
 pub struct Error {

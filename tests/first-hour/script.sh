@@ -69,7 +69,7 @@ fi
 write broken.sh 755 '#!/bin/sh' 'echo "loading" >&2' 'echo "no city: $API_TOKEN Bearer abc123def" >&2' 'exit 3'
 export API_TOKEN=open-sesame
 start a2a serve --store memory --exec ./broken.sh
-row 'the caller of a broken script gets an error id' 1 'Agent execution failed \(error\): error id [0-9a-f-]{36}$' a2a send "$url" hello
+row 'the caller of a broken script gets an error id' 1 'Agent execution failed: error id [0-9a-f-]{36}$' a2a send "$url" hello
 printed 'the log has the failure' 'message="turn failed" .*error.cause="exit code 3: no city: \(hidden\) Bearer \(hidden\)'
 start a2a serve --store memory --dev --exec ./broken.sh
 printed 'the start names --dev' '^--dev: status messages of failed tasks have the causes'

@@ -263,11 +263,11 @@ async fn stderr_of_a_failed_command_is_exposed_on_request_only() {
     {
         let outcome = shell(script, options.clone()).send("hello").await.unwrap();
         let text = outcome.status_text();
-        assert!(text.starts_with("Agent execution failed (error): error id "), "{name}: {text}");
+        assert!(text.starts_with("Agent execution failed: error id "), "{name}: {text}");
         assert!(!text.contains("ValueError") && !text.contains("exit"), "{name}: {text}");
         let (state, text) = send_exposed(script, options).await;
         let (first, cause) = text.split_once('\n').unwrap();
-        assert!(state == TaskState::Failed && first.starts_with("Agent execution failed (error): error id "), "{text}");
+        assert!(state == TaskState::Failed && first.starts_with("Agent execution failed: error id "), "{text}");
         let error = r"ValueError: no \u{1b}[1mcity";
         assert_eq!(cause, format!("exit code 1: {error}\nTraceback\n{error}\nlast"), "{name}");
     }

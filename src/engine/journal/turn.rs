@@ -372,13 +372,14 @@ impl LiveRef {
         let TurnFailure { id, reason, cause } = failure;
         let exposed = reports.exposed(cause);
         let Some(mut message) = message else {
-            let kind = if matches!(*reason, "panic" | "deadline" | "idle") { reason } else { "error" };
+            let named = matches!(*reason, "panic" | "deadline" | "idle");
+            let (kind, shown) = if named { (*reason, format!(" ({reason})")) } else { ("error", String::new()) };
             let task = self.key.id();
             stderr::report(format_args!(
                 "turn failed: error.id={id} task.id={task} error.kind={kind} error.cause={cause}"
             ));
             let exposed = exposed.map(|cause| format!("\n{cause}")).unwrap_or_default();
-            let text = format!("Agent execution failed ({kind}): error id {id}{exposed}");
+            let text = format!("Agent execution failed{shown}: error id {id}{exposed}");
             return Message::agent(text).with_detail(ERROR_ID, &**id);
         };
         // An upstream agent that runs this program has logged the failure with its id.

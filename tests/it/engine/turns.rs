@@ -386,7 +386,7 @@ async fn turn_of_a_faulty_agent_ends_once() {
             ("panic:as-told", TaskState::Failed, "Agent execution failed (panic): error id "),
             ("work panic:as-told", TaskState::Failed, "Agent execution failed (panic): error id "),
             ("early", TaskState::Failed, "Agent execution failed (panic): error id "),
-            ("fail:secret", TaskState::Failed, "Agent execution failed (error): error id "),
+            ("fail:secret", TaskState::Failed, "Agent execution failed: error id "),
             ("work say:sorry", TaskState::Failed, "sorry"),
             ("hang", TaskState::Failed, "Agent execution failed (deadline): error id "),
             ("work bomb", TaskState::Failed, "what is bomb?"),

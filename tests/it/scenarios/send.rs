@@ -94,7 +94,7 @@ scenario!(
     async |agent: &dyn A2aService| {
         for (command, begins) in [
             ("/panic", "Agent execution failed (panic): error id "),
-            ("!error", "Agent execution failed (error): error id "),
+            ("!error", "Agent execution failed: error id "),
             ("/fail no such city", "no such city"),
         ] {
             let failed = send(agent, text("", command)).await;
