@@ -220,6 +220,10 @@ impl Drop for RequestLine {
     fn drop(&mut self) {
         let own = self.record.trace.as_ref().and_then(|trace| self.complete(trace));
         let event = if self.is_complete { "request completed" } else { "response aborted" };
+        // Prometheus reads the metrics every few seconds.
+        if self.class.kind == RequestKind::Metrics && self.status == Some(200) {
+            return tracing::debug!(target: REQUEST_LOG, parent: None, peer = self.peer.map(field::display), "metrics read");
+        }
         // No parent: the only field of the span is repeated here.
         tracing::info!(
             target: REQUEST_LOG,
