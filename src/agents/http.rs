@@ -105,7 +105,7 @@ impl HttpEndpoint {
         origin.set_query(None);
         // No request to the endpoint itself: it might take it for a turn.
         let probe = move || endpoint::probe(probed.head(origin.clone()));
-        let dependency = Dependency::new("http", "the endpoint of the agent").with_probe(true, probe);
+        let dependency = Dependency::new("http", "the endpoint of the agent").at(url.as_str()).with_probe(true, probe);
         Ok(Self { client, url, dependency, options })
     }
 

@@ -122,7 +122,7 @@ impl Openai {
         let client = client_builder().user_agent(concat!("a2a-service/", env!("CARGO_PKG_VERSION")));
         let client = client.build().map_err(io::Error::other)?;
         let (probed, key) = (client.clone(), options.key.clone());
-        let dependency = Dependency::new("model", "the model endpoint").with_probe(false, move || {
+        let dependency = Dependency::new("model", "the model endpoint").at(url.as_str()).with_probe(false, move || {
             let (request, key) = (probed.get(models.clone()), key.clone());
             async move {
                 endpoint::probe(match key {

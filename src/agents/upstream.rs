@@ -89,7 +89,8 @@ struct Link {
 impl Upstream {
     /// Creates the gateway of an agent. Its tasks are those of the client's credentials.
     pub fn new(client: Client) -> Self {
-        let dependency = Dependency::new("upstream", "the upstream agent");
+        let dependency =
+            Dependency::new("upstream", "the upstream agent").at(client.interface().map_or("", |it| &it.url));
         // Without an interface, it is a service in this process.
         let has_interface = client.interface().is_some();
         let client = Arc::new(RwLock::new(client));

@@ -15,6 +15,7 @@ use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep_until, timeout, timeout_at},
 };
+use url::Url;
 
 use crate::base::{
     clock::after,
@@ -125,6 +126,8 @@ struct Shared {
     peer: Box<str>,
     /// Noun for people: `the upstream agent`.
     subject: Box<str>,
+    /// Host and port, if the dependency has a URL.
+    address: Option<Box<str>>,
     /// Name of the agent, if the server has several. Set when the probes start.
     agent: OnceLock<Option<Arc<str>>>,
     probe: Option<Probe>,
@@ -146,7 +149,7 @@ defaults! {
         /// Number of failures since the last success, the time of the first one, and the last one.
         pub(crate) failures: u64,
         failing_since: Option<Instant>,
-        last_error: Option<OutboundResult>,
+        pub(crate) last_error: Option<(OutboundResult, Instant)>,
         /// Connect failures in a row, those of a moment as one: their number, the first and the last one counted.
         connects: Option<(u32, Instant, Instant)>,
         /// Moving average of the time until an answer.
@@ -175,6 +178,7 @@ impl Dependency {
         Self(Arc::new(Shared {
             peer,
             subject,
+            address: None,
             agent,
             probe: None,
             only_connects: false,
@@ -193,6 +197,20 @@ impl Dependency {
             (shared.probe, shared.only_connects) = (Some(probe), only_connects);
         }
         self
+    }
+
+    /// Sets the address to the host and the port of a URL. Has no effect after the first clone.
+    pub(crate) fn at(mut self, url: &str) -> Self {
+        if let (Some(shared), Ok(url)) = (Arc::get_mut(&mut self.0), Url::parse(url)) {
+            let address = url.host_str().zip(url.port_or_known_default());
+            shared.address = address.map(|(host, port)| format!("{host}:{port}").into());
+        }
+        self
+    }
+
+    /// Host and port, if the dependency has a URL.
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.0.address.as_deref()
     }
 
     /// Name in metrics.
@@ -324,7 +342,7 @@ impl Dependency {
             let before = state.breaker;
             let proves_nothing = self.0.only_connects
                 && state.is_down()
-                && state.last_error.is_some_and(|error| error != OutboundResult::Connect);
+                && state.last_error.is_some_and(|(error, _)| error != OutboundResult::Connect);
             if is_failure {
                 state.probes = state.probes.saturating_add(1);
                 self.failed(state, result, &"a probe failed");
@@ -351,8 +369,8 @@ impl Dependency {
         state.last_success = Some(now);
         if state.is_logged {
             let (agent, peer, subject) = (self.agent().map(|agent| &**agent), self.peer(), self.subject());
-            let down_s = state.since.elapsed().as_secs_f64();
-            tracing::info!(agent, peer, down_s, failures = state.failures, "dependency up: {subject}");
+            let (address, down_s) = (self.address(), state.since.elapsed().as_secs());
+            tracing::info!(agent, peer, address, down_s, failures = state.failures, "dependency up: {subject}");
         }
         if state.availability != Availability::Up {
             (state.availability, state.since) = (Availability::Up, now);
@@ -366,7 +384,7 @@ impl Dependency {
     fn failed(&self, state: &mut DependencyState, result: OutboundResult, cause: &dyn fmt::Display) {
         let now = Instant::now();
         state.failures += 1;
-        state.last_error = Some(result);
+        state.last_error = Some((result, now));
         let failing_since = *state.failing_since.get_or_insert(now);
         state.connects = match state.connects {
             _ if result != OutboundResult::Connect => None,
@@ -392,7 +410,8 @@ impl Dependency {
         if !state.is_logged && state.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL) {
             (state.logged_at, state.is_logged) = (Some(now), true);
             let (agent, peer, subject) = (self.agent().map(|agent| &**agent), self.peer(), self.subject());
-            tracing::warn!(agent, peer, reason = result.label(), error.cause = %cause, "dependency down: {subject}");
+            let (address, reason) = (self.address(), result.label());
+            tracing::warn!(agent, peer, address, reason, error.cause = %cause, "dependency down: {subject}");
         }
     }
 }
@@ -408,18 +427,13 @@ impl DependencyState {
         }
     }
 
-    /// `closed`, `open` or `half_open`.
+    /// `closed`, `open` or `half_open`. That of a dependency which is up is closed for people.
     pub(crate) fn breaker(&self) -> &'static str {
         match self.breaker {
-            Breaker::Closed => "closed",
             Breaker::Open => "open",
-            Breaker::HalfOpen => "half_open",
+            Breaker::HalfOpen if self.is_down() => "half_open",
+            Breaker::Closed | Breaker::HalfOpen => "closed",
         }
-    }
-
-    /// Label of the last failure.
-    pub(crate) fn last_error(&self) -> Option<&'static str> {
-        self.last_error.map(OutboundResult::label)
     }
 
     /// Time for which the dependency asks not to be called.
@@ -642,7 +656,7 @@ mod tests {
         let restarted = Instant::now();
         assert!(dependency.wait_while_open(Instant::now() + Duration::from_mins(1)).await);
         assert!(restarted.elapsed() <= Duration::from_secs(30), "{:?}", restarted.elapsed());
-        assert_eq!((shown(&dependency), dependency.refusal()), (("up", "half_open"), None));
+        assert_eq!((shown(&dependency), dependency.refusal()), (("up", "closed"), None));
         end(&dependency, OutboundResult::Status(404));
         assert_eq!(shown(&dependency), ("up", "closed"));
     }

@@ -106,7 +106,8 @@ impl KeySet {
     }
 
     fn new(source: Option<(Client, KeySource)>, cache: Cache) -> Self {
-        let dependency = Dependency::new("jwks", "the server of the public keys");
+        let url = if let Some((_, KeySource::Url(url) | KeySource::Issuer(url))) = &source { url.as_str() } else { "" };
+        let dependency = Dependency::new("jwks", "the server of the public keys").at(url);
         // Work is accepted with the keys that are known.
         dependency.set_optional(true);
         Self { source, dependency, max_age: MAX_AGE, cache: Mutex::new(cache), request: Semaphore::new(1) }

@@ -551,10 +551,12 @@ fn key_of(task: &TaskSummary) -> TaskKey {
 
 fn dependency_json(dependency: &Dependency, now: Millis) -> Value {
     let state = dependency.state();
+    let error = state.last_error;
     let at = |at: Instant| timestamp(now.saturating_sub(whole_millis(at.elapsed())));
     json!({
-        "peer": dependency.peer(), "state": state.name(), "breaker": state.breaker(), "since": at(state.since),
-        "last_success": state.last_success.map(at), "failures": state.failures, "last_error": state.last_error(),
+        "peer": dependency.peer(), "address": dependency.address(), "state": state.name(), "breaker": state.breaker(),
+        "since": at(state.since), "last_success": state.last_success.map(at), "failures": state.failures,
+        "last_error": error.map(|(error, _)| error.label()), "last_error_time": error.map(|(_, time)| at(time)),
         "latency_ms": state.latency.map(whole_millis), "limited_ms": state.limited_for().map(whole_millis),
     })
 }

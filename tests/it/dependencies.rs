@@ -27,7 +27,7 @@ use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus,
 
 use crate::{
     bindings::{fetch, http, program},
-    program::{a2a, signal, started},
+    program::{a2a, output, signal, started},
 };
 
 const JSON: &str = "application/json";
@@ -234,6 +234,9 @@ async fn is_refused_and_recovers(agent: Running, peer: &str, subject: &str, rest
     agent.wait_for(peer, 0.0).await;
     let refused = agent.wait_for_refusal().await;
     assert!(refused.to_string().contains(&format!("{subject} can't be reached")), "{refused}");
+    let sent = output(a2a(&["send", &agent.url, "hello", "--timeout", "1s"])).await;
+    let errors = String::from_utf8(sent.stderr).unwrap();
+    assert!(sent.status.code() == Some(3) && errors.contains("-> the server asks for a retry after "), "{errors}");
     assert_eq!(fetch(format!("{}/readyz", agent.url)).await.unwrap().status(), 200);
     restore().await;
     agent.wait_for(peer, 1.0).await;
@@ -241,6 +244,14 @@ async fn is_refused_and_recovers(agent: Running, peer: &str, subject: &str, rest
     assert_eq!(state(&body), "TASK_STATE_COMPLETED", "{body}");
     assert_eq!(agent.logged(&format!("dependency down: {subject}")), 1, "{:?}", agent.log.lock().unwrap());
     assert_eq!(agent.logged(&format!("dependency up: {subject}")), 1, "{:?}", agent.log.lock().unwrap());
+    // With the address, and without the path. A command has none.
+    for line in agent.log.lock().unwrap().iter().filter(|line| line.contains("message=\"dependency ")) {
+        assert_eq!(line.contains(" address=127.0.0.1:"), peer != "exec", "{line}");
+        assert!(!line.contains("down_s=0."), "{line}");
+    }
+    let status = fetch(format!("{}/metrics", agent.url)).await.unwrap().text().await.unwrap();
+    assert!(status.contains(&format!("a2a_dependency_breaker{{state=\"closed\",peer=\"{peer}\"}} 1")), "{status}");
+    assert_eq!(agent.logged("/metrics"), 0, "scrapes are routine");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

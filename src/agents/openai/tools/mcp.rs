@@ -442,7 +442,8 @@ impl Connection {
             let connection = Weak::clone(connection);
             let dependency =
                 Dependency::new(format!("mcp:{}", server.name), format!("the MCP server {}", escaped(&server.name)));
-            let dependency = dependency.with_probe(false, move || {
+            let url = if let McpTransport::Url(url, _) = &server.transport { url.as_str() } else { "" };
+            let dependency = dependency.at(url).with_probe(false, move || {
                 let connection = connection.upgrade();
                 async move {
                     // Spawned, because a server may take longer to start than a probe.

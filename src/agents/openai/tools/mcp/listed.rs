@@ -75,7 +75,7 @@ impl Servers {
                 return;
             }
             drop(servers);
-            let was_unreachable = dependency.state().last_error() == Some(OutboundResult::Connect.label());
+            let was_unreachable = matches!(dependency.state().last_error, Some((OutboundResult::Connect, _)));
             tokio::select! {
                 () = sleep_until(Instant::now() + RESTARTS.without_jitter(attempt)) => {}
                 // A probe has found it.
