@@ -210,17 +210,19 @@ fn with_hint(mut error: clap::Error, path: &str) -> clap::Error {
         ("task", "task get URL ID"),
         ("push", "push list URL TASK"),
     ];
-    if let Some((_, meant)) = meant.iter().find(|(group, _)| *group == path)
+    let tip = if let Some((_, meant)) = meant.iter().find(|(group, _)| *group == path)
         && let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidSubcommand)
         && found.contains([':', '.'])
     {
-        let tip = format!("a command is missing, such as `a2a {}`", meant.replace("URL", found));
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
-    if error.kind() == ErrorKind::ArgumentConflict && error.to_string().contains("'--file ") {
-        let tip = "a file is sent with a text by `--attach FILE`; `--file` has a whole message in JSON";
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
+        format!("a command is missing, such as `a2a {}`", meant.replace("URL", found))
+    } else if error.kind() == ErrorKind::ArgumentConflict && error.to_string().contains("'--file ") {
+        "a file is sent with a text by `--attach FILE`; `--file` has a whole message in JSON".to_owned()
+    } else if path == "serve" && error.kind() == ErrorKind::UnknownArgument && !error.to_string().contains("t '-") {
+        "a command as the agent is one argument: `a2a serve --exec \"sh -c 'SCRIPT'\"`".to_owned()
+    } else {
+        return error;
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     error
 }
 

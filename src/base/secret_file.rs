@@ -85,15 +85,16 @@ fn write<'a>(
     Ok(())
 }
 
+/// Returns true if other users of the system can read a file. One that they cannot read is that of the user of the process, or of root.
 #[cfg(unix)]
-fn is_shared(metadata: &fs::Metadata) -> bool {
+pub(crate) fn is_shared(metadata: &fs::Metadata) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     metadata.permissions().mode() & 0o077 != 0
 }
 
 /// Returns false: the permissions are not those of Unix.
 #[cfg(not(unix))]
-fn is_shared(_: &fs::Metadata) -> bool {
+pub(crate) fn is_shared(_: &fs::Metadata) -> bool {
     false
 }
 

@@ -17,7 +17,7 @@ use super::{
     Usage, audited,
     connection::block_on,
     report, say,
-    show::{self, OutputFormat},
+    show::{self, OutputFormat, count},
     start_audit_log, warn,
 };
 use crate::{
@@ -286,7 +286,7 @@ fn count_tasks_of(owner: &str, path: &Path, out: &Output<'_>) -> anyhow::Result<
     let tasks = Inspector::open(path)?.count_tasks_of(owner)?;
     out.print(
         || json!({"owner": owner, "dry_run": true, "tasks": tasks}),
-        || format!("{tasks} tasks of {} would be deleted from {}\n", owner_name(owner), path.display()),
+        || format!("{} of {} would be deleted from {}\n", count(tasks, "task"), owner_name(owner), path.display()),
     )
 }
 
@@ -312,7 +312,7 @@ fn forget(target: &Target, owner: &str, is_confirmed: bool, out: &Output<'_>) ->
     let Some(tasks) = deleted else { return Err(anyhow!("nothing was deleted: the deletion was not confirmed")) };
     audited("admin forget", owner, tasks);
     let json = || json!({"owner": owner, "dry_run": false, "tasks": tasks});
-    out.print(json, || format!("deleted {tasks} tasks from {}\n", path.display()))?;
+    out.print(json, || format!("deleted {} from {}\n", count(tasks, "task"), path.display()))?;
     if tasks > 0 {
         warn("backups of the database, including those made by migrations, still contain these tasks");
     }
@@ -322,7 +322,8 @@ fn forget(target: &Target, owner: &str, is_confirmed: bool, out: &Output<'_>) ->
 /// Asks for a confirmation on the terminal.
 fn confirm(tasks: u64, owner: &str, path: &Path) -> anyhow::Result<bool> {
     report(&format!(
-        "Delete {tasks} tasks of {} in all tenants from {}? This can't be undone. Type yes to delete them: ",
+        "Delete {} of {} in all tenants from {}? This can't be undone. Type yes to delete them: ",
+        count(tasks, "task"),
         owner_name(owner),
         path.display()
     ));
@@ -402,7 +403,7 @@ fn check(path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
     out.print(
         || json!({"tasks": tasks, "problems": problems}),
         || match &*problems {
-            [] => format!("checked {tasks} tasks in {}, no problems found\n", path.display()),
+            [] => format!("checked {} in {}, no problems found\n", count(tasks, "task"), path.display()),
             problems => problems.join("\n") + "\n",
         },
     )?;
@@ -430,9 +431,11 @@ fn stats(target: &Target, out: &Output<'_>) -> anyhow::Result<()> {
         let largest =
             owners.iter().map(|(owner, tenant, count)| format!("  {count} of {owner:?} in tenant {tenant:?}\n"));
         let (by_state, largest) = (by_state.collect::<String>(), largest.collect::<String>());
+        let [database, free, log] = [*database, *free, *log].map(show::size);
+        let tasks = count(tasks, "task");
         format!(
-            "{path}: schema version {version}, {database} bytes ({free} free), write-ahead log {log} bytes\n\
-             {tasks} tasks\n{by_state}{without_log} of them without event logs\n{push_configs} push configurations\n\
+            "{path}: schema version {version}, {database} ({free} free), write-ahead log {log}\n{tasks}\n{by_state}\
+             {without_log} of them without event logs\n{push_configs} push configurations\n\
              {idempotency_keys} idempotency keys\n{owner_count} owners, counted per tenant\n{largest}"
         )
     };

@@ -137,7 +137,8 @@ fn remedy(error: &anyhow::Error) -> Option<String> {
     if let Some(found) = error.downcast_ref::<NoAgent>() {
         return Some(found.remedy.clone());
     }
-    let kind = error.downcast_ref::<Error>()?.kind();
+    let found = error.downcast_ref::<Error>()?;
+    let kind = found.kind();
     let remedy = if kind == ErrorKind::Unauthenticated {
         "give credentials that the agent accepts: the variable A2A_CLIENT_TOKEN, or --token, --api-key\n\
          or --client-id; `a2a help auth` says how an agent's operator makes them"
@@ -148,7 +149,7 @@ fn remedy(error: &anyhow::Error) -> Option<String> {
     } else if message(error).contains(" is in a terminal state") {
         "`a2a get task URL TASK` prints its state and result; send without --task for a new task"
     } else {
-        return None;
+        return found.retry_after_seconds().map(|seconds| format!("the server asks for a retry after {seconds} s"));
     };
     Some(remedy.to_owned())
 }

@@ -351,6 +351,18 @@ pub(super) fn page(
     Ok(text)
 }
 
+/// Formats a number with its noun.
+pub(super) fn count(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Formats a size in bytes, with at least two digits of a unit.
+pub(super) fn size(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let (shift, unit) = units.into_iter().find(|(shift, _)| bytes >> shift >= 10).unwrap_or((0, "B"));
+    format!("{} {unit}", bytes >> shift)
+}
+
 /// Shortens a text to a number of columns.
 pub(super) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     if text.chars().count() <= columns {

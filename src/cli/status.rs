@@ -22,10 +22,11 @@ use super::{
     say,
     show::{self, WIDTH, cut, safe},
     terminal::{GREEN, RED, paint},
+    warn,
 };
 use crate::{
     base::{
-        secret_file::{read_secret, replace_secret},
+        secret_file::{is_shared, read_file, replace_secret},
         sources::Ids,
     },
     client::{Retry, complete_url},
@@ -95,8 +96,14 @@ pub(super) fn new_token() -> anyhow::Result<Token> {
     Token::new(&format!("{}{}", ids.random(), ids.random())).map_err(anyhow::Error::msg)
 }
 
+/// Reads the file, unless other users of the system can read it.
 fn read(path: &Path) -> Option<Access> {
-    serde_json::from_str(&read_secret(path, MAX_FILE).ok()?).ok()
+    let (content, metadata) = read_file(path, MAX_FILE).ok()?;
+    if is_shared(&metadata) {
+        warn(&format!("{} is not used, since other users can read it; restart the server", path.display()));
+        return None;
+    }
+    serde_json::from_slice(&content).ok()
 }
 
 impl Status {
@@ -159,12 +166,15 @@ pub(super) async fn run(arguments: &Status) -> anyhow::Result<()> {
     if count == 0 { Ok(()) } else { Err(Verdict { text, code: 7 }.into()) }
 }
 
-/// Returns the dependencies of all agents, with the names of these.
+/// Returns the dependencies of all agents, with the names of these, and times without year and seconds.
 fn dependencies(status: &Value) -> Vec<Value> {
     let mut all = Vec::new();
     for agent in list(&status["agents"]) {
         for mut dependency in list(&agent["dependencies"]) {
             dependency["agent"] = agent["name"].clone();
+            let minute = |time: &Value| text(time).get(5..16).unwrap_or_default().replace('T', " ");
+            let last_error = text(&dependency["last_error"]) + " " + &minute(&dependency["last_error_time"]);
+            (dependency["since"], dependency["last_error"]) = (minute(&dependency["since"]).into(), last_error.into());
             all.push(dependency);
         }
     }
@@ -184,9 +194,11 @@ fn text(value: &Value) -> String {
             let shown = |(name, value): (&String, &Value)| {
                 // Names of states without their prefix.
                 let name = safe(name).trim_start_matches("TASK_STATE_").to_lowercase();
+                let is_size = matches!(&*name, "bytes" | "free" | "wal" | "max");
+                let size = value.as_u64().filter(|_| is_size).map(show::size);
                 match value.as_object() {
                     Some(counts) => (!counts.is_empty()).then(|| format!("{name} ({})", text(value))),
-                    None => (!value.is_null()).then(|| format!("{name} {}", text(value))),
+                    None => (!value.is_null()).then(|| format!("{name} {}", size.unwrap_or_else(|| text(value)))),
                 }
             };
             members.iter().filter_map(shown).collect::<Vec<_>>().join(", ")
@@ -222,8 +234,13 @@ fn format(status: &Value) -> String {
     }
     let agents = list(&status["agents"]);
     out += &table(&["name", "kind", "turns", "queued", "breaker"], &agents);
-    out += &table(&["agent", "peer", "state", "failures", "last_error", "since"], &dependencies(status));
-    let used = list(&status["limits"]).into_iter().filter(|limit| limit["used"] != 0);
+    out += &table(&["agent", "peer", "address", "state", "since", "last_error"], &dependencies(status));
+    let used = list(&status["limits"]).into_iter().filter(|limit| limit["used"] != 0).map(|mut limit| {
+        let is_size = text(&limit["name"]).ends_with("bytes") || limit["name"] == "store.max_size";
+        let cell = |count: &Value| count.as_u64().filter(|_| is_size).map_or_else(|| text(count), show::size);
+        (limit["used"], limit["max"]) = (cell(&limit["used"]).into(), cell(&limit["max"]).replace('-', "none").into());
+        limit
+    });
     out += &table(&["agent", "name", "used", "max"], &used.collect::<Vec<_>>());
     for agent in agents.iter().filter(|agent| agent["last_error"].is_object()) {
         let error = show::wrapped(&text(&agent["last_error"]), 0);

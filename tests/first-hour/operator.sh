@@ -20,7 +20,7 @@ row 'admin says that a server is running, and what works' 0 '^note: list, show, 
 row 'admin list is a table' 0 '^ID .* STATE +AGE  OWNER' a2a admin list
 row 'admin list as JSON names the agent' 0 '"agent": "geo"' a2a admin list -o json
 row 'a backup has all agents' 0 'backed up a2a.math.db to all/math.db' ./quiet a2a admin backup all
-row 'an export has all agents' 0 'exported 1 tasks to tasks/geo.jsonl' ./quiet a2a admin export tasks
+row 'an export has all agents' 0 'exported 1 task to tasks/geo.jsonl' ./quiet a2a admin export tasks
 row 'an export of several agents to stdout is refused' 2 'name a directory' a2a admin export
 row 'a restore beside a server is refused' 1 'nothing was restored: .* is in use; stop the server' \
     ./quiet a2a admin restore all
@@ -31,7 +31,7 @@ rm a2a.*.db
 row 'a directory without a database' 1 "^error: $PWD/a2a.db: there is no task database\$" \
     a2a admin list --config /dev/null
 row 'a restore has all agents' 0 'restored a2a.geo.db from all/geo.db' ./quiet a2a admin restore all
-row 'the task is back' 0 'checked 1 tasks in a2a.geo.db' a2a admin check
+row 'the task is back' 0 'checked 1 task in a2a.geo.db' a2a admin check
 rm a2a.math.db a2a.toml
 printf '[[agents]]\nname = "math"\n' >a2a.toml
 row 'a copy of one database fits one agent' 0 'restored a2a.math.db' ./quiet a2a admin restore all/geo.db --agent math

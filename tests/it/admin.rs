@@ -121,17 +121,29 @@ async fn read_only_commands_run_beside_a_server_and_writing_commands_do_not() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let (server, url) = serve(directory).await;
+    for (command, expected) in [
+        (&["list"][..], "no tasks\n"),
+        (&["push", "list"], "no deliveries\n"),
+        (&["push", "list", "--dead"], "no dead letters\n"),
+    ] {
+        let (code, _, errors) = run(directory, command).await;
+        assert_eq!((code, &*errors), (0, expected), "{command:?}");
+        assert_eq!(run(directory, &[command, &["-ojsonl"]].concat()).await.2, "", "{command:?}");
+    }
     let task = post(&format!("{url}/message:send"), &message("hello")).await["task"].clone();
     let id = task["id"].as_str().unwrap();
     let stats = succeed(directory, &["stats"]).await;
-    assert!(stats.contains("\n1 tasks\n  1 TASK_STATE_COMPLETED\n"), "{stats}");
-    assert!(stats.contains("  1 of \"\" in tenant \"\"\n"), "{stats}");
-    assert_eq!(succeed(directory, &["check"]).await, "checked 1 tasks in a2a.db, no problems found\n");
+    assert!(stats.contains("\n1 task\n  1 TASK_STATE_COMPLETED\n"), "{stats}");
+    assert!(
+        stats.contains("  1 of \"\" in tenant \"\"\n") && stats.contains(" KiB (") && stats.contains(" B free)"),
+        "{stats}"
+    );
+    assert_eq!(succeed(directory, &["check"]).await, "checked 1 task in a2a.db, no problems found\n");
     assert!(
         succeed(directory, &["gc", "--dry-run"]).await.starts_with("0 terminal tasks would be deleted from a2a.db\n")
     );
     let dry = succeed(directory, &["forget", "--owner", "", "--dry-run"]).await;
-    assert_eq!(dry, "1 tasks of callers without a name would be deleted from a2a.db\n");
+    assert_eq!(dry, "1 task of callers without a name would be deleted from a2a.db\n");
     assert!(succeed(directory, &["list"]).await.contains(id));
     assert!(succeed(directory, &["show", id]).await.contains("[user] hello"));
     let exported = tasks(&succeed(directory, &["export"]).await);
@@ -154,7 +166,7 @@ async fn read_only_commands_run_beside_a_server_and_writing_commands_do_not() {
     assert_eq!(succeed(directory, &["check"]).await, "checked 2 tasks in a2a.db, no problems found\n");
     assert_eq!(
         succeed(directory, &["check", "--store", "sqlite:copy.db"]).await,
-        "checked 1 tasks in copy.db, no problems found\n"
+        "checked 1 task in copy.db, no problems found\n"
     );
     // The copy can be served.
     std::fs::remove_file(directory.join("a2a.db")).unwrap();
@@ -543,7 +555,7 @@ async fn commands_cover_all_agents() {
         let task = post(&format!("{url}/{agent}/message:send"), &message("hello")).await["task"].clone();
         ids.push(task["id"].as_str().unwrap().to_owned());
     }
-    let checked = "agent geo, a2a.geo.db:\nchecked 1 tasks in a2a.geo.db, no problems found\n\
+    let checked = "agent geo, a2a.geo.db:\nchecked 1 task in a2a.geo.db, no problems found\n\
                    agent math, a2a.math.db:\nchecked 2 tasks in a2a.math.db, no problems found\n";
     let (code, output, notes) = run(directory, &["check"]).await;
     assert_eq!((code, &*output), (0, checked));

@@ -389,6 +389,16 @@ async fn status_finds_the_server_of_the_database() {
             "{status}"
         );
     }
+    // Others who could read the token may have used it.
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let shown = output(in_directory(&["status"])).await;
+    let errors = String::from_utf8(shown.stderr).unwrap();
+    assert_eq!(
+        (shown.status.code(), errors.contains("is not used, since other users can read it")),
+        (Some(3), true),
+        "{errors}"
+    );
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     // From another directory, only what everybody on the machine may know.
     let mut elsewhere = a2a(&["status", &url, "-o", "json"]);
     elsewhere.current_dir("/");
@@ -430,18 +440,34 @@ async fn fake(status: Value) -> (String, std::sync::Arc<parking_lot::Mutex<Vec<H
 
 #[tokio::test]
 async fn exit_code_of_status_says_that_a_dependency_is_down() {
-    let down = json!({"peer": "upstream", "state": "down", "failures": 3, "last_error": "connect", "since": "2026-11-27T20:00:00Z"});
+    let down = json!({"peer": "upstream", "address": "10.0.0.7:9000", "state": "down", "failures": 3,
+        "last_error": "connect", "last_error_time": "2026-11-27T20:09:30Z", "since": "2026-11-27T20:00:00Z"});
+    let limits = json!([
+        {"agent": "geo", "name": "live_bytes", "used": 5 << 20, "max": 192 << 20},
+        {"agent": "geo", "name": "store.max_size", "used": 12_288, "max": null},
+        {"agent": "geo", "name": "turns", "used": 1, "max": 10_000},
+    ]);
     let agents = json!([{"name": "geo", "kind": "upstream", "turns": 1, "queued": 0, "breaker": "open", "dependencies": [down]}]);
     let totals =
         json!({"agents": 1, "dependencies_down": 1, "tasks": {"TASK_STATE_COMPLETED": 2}, "odd": ["\u{202e}"]});
     for (agents, named) in [(agents, "upstream of geo"), (Value::Null, "1 in total; an operator's token shows which")] {
         let (url, _) =
-            fake(json!({"access": "full", "ready": true, "uptime_seconds": 90, "agents": agents, "totals": totals}))
-                .await;
+            fake(json!({"access": "full", "ready": true, "uptime_seconds": 90, "agents": agents, "totals": totals,
+                "store": {"bytes": 4096, "free": 0, "wal": 123_456, "max": null}, "limits": limits}))
+            .await;
         let shown = output(a2a(&["status", &url])).await;
         let (text, errors) = (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
         assert_eq!((shown.status.code(), &*errors), (Some(7), &*format!("error: a dependency is down: {named}\n")));
-        assert_eq!(text.contains("geo    upstream  down   3         connect"), named == "upstream of geo", "{text}");
+        let row = "geo    upstream  10.0.0.7:9000  down   11-27 20:00  connect 11-27 20:09\n";
+        assert_eq!(text.contains(row), named == "upstream of geo", "{text}");
+        assert!(text.contains("store   bytes 4096 B, free 0 B, wal 120 KiB\n"), "{text}");
+        for row in [
+            "live_bytes      5120 KiB  192 MiB\n",
+            "store.max_size  12 KiB    none\n",
+            "turns           1         10000\n",
+        ] {
+            assert!(text.contains(row), "{text}");
+        }
         assert!(text.contains("tasks (completed 2)") && !text.contains('\u{202e}'), "{text}");
     }
     let none = output(a2a(&["status", "http://127.0.0.1:1"])).await;

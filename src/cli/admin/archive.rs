@@ -10,7 +10,7 @@ use anyhow::{Context as _, anyhow};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{Output, Target, Usage, audited, with_store};
+use super::{Output, Target, Usage, audited, count, with_store};
 use crate::{
     cli::{OutputError, report, show::OutputFormat},
     store::sqlite::{self, ExportError, ImportError, Inspector},
@@ -153,7 +153,7 @@ pub(super) fn export(
     audited("admin export", owner, exported.iter().sum());
     for (target, tasks) in targets.iter().zip(exported) {
         let path = copy_of(target, to, EXPORT).display().to_string();
-        let text = format!("exported {tasks} tasks to {path}\n");
+        let text = format!("exported {} to {path}\n", count(tasks, "task"));
         Output::new(format, target).print(|| json!({"tasks": tasks, "path": path}), || text)?;
     }
     Ok(())
@@ -193,7 +193,7 @@ fn import_one(target: &Target, lines: Box<dyn BufRead + Send>, format: OutputFor
         tasks
     };
     audited("admin import", None, tasks);
-    let text = || format!("imported {tasks} tasks into {}\n", path.display());
+    let text = || format!("imported {} into {}\n", count(tasks, "task"), path.display());
     let json = || json!({"tasks": tasks, "store": path.display().to_string()});
     Output::new(format, target).print(json, text)
 }

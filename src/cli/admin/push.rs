@@ -88,7 +88,12 @@ impl Selection {
 pub(super) fn run(push: &Push, target: &Target, now: Millis, out: &Output<'_>) -> anyhow::Result<()> {
     let path = &target.path;
     match push {
-        Push::List { dead } => each_page(path, *dead, |page| print(&page, out, now)),
+        Push::List { dead } => {
+            if each_page(path, *dead, |page| print(&page, out, now))? == 0 && out.format == OutputFormat::Text {
+                super::report(if *dead { "no dead letters\n" } else { "no deliveries\n" });
+            }
+            Ok(())
+        }
         Push::Show(selection) => {
             for delivery in selection.read(path)? {
                 out.print(|| to_json(&delivery, now), || details(&delivery, now))?;
@@ -129,17 +134,18 @@ pub(super) fn of_task(path: &Path, task: &TaskSummary) -> anyhow::Result<Vec<Del
     Selection { task: Some(task.id.clone()), id: None, owner, tenant, dead: false }.read(path)
 }
 
-/// Reads deliveries page by page.
+/// Reads deliveries page by page. Returns their number.
 fn each_page(
     path: &Path,
     dead_only: bool,
     mut read: impl FnMut(Vec<Delivery>) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let (inspector, mut token) = (Inspector::open(path)?, DeliveryToken::default());
+) -> anyhow::Result<usize> {
+    let (inspector, mut token, mut count) = (Inspector::open(path)?, DeliveryToken::default(), 0);
     loop {
         let page = inspector.deliveries(dead_only, token, PAGE)?;
+        count += page.deliveries.len();
         read(page.deliveries)?;
-        let Some(next) = page.next else { return Ok(()) };
+        let Some(next) = page.next else { return Ok(count) };
         token = next;
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::{NotFound, Output, push::shown_url, timeline};
+use super::{NotFound, Output, push::shown_url, report, timeline};
 use crate::{
     base::clock::{Clock, Millis},
     cli::show::{self, OutputFormat},
@@ -71,6 +71,9 @@ pub(super) fn list(arguments: &List, path: &Path, out: &Output<'_>) -> anyhow::R
         || {
             let now = Clock::default().millis();
             let mut text = format!("{:<36}  {:<14}  {:>5}  OWNER (TENANT)\n", "ID", "STATE", "AGE");
+            if page.tasks.is_empty() {
+                report("no tasks\n");
+            }
             page.tasks.iter().for_each(|task| text.push_str(&line(task, now)));
             if let Some(row) = page.next {
                 let agent = out.agent.map(|agent| format!("--agent {agent} ")).unwrap_or_default();

@@ -234,6 +234,7 @@ pub(super) fn error(ErrorId { id }: &ErrorId, path: &Path, out: &Output<'_>) -> 
         return Err(Usage(format!("{id}: {why}")).into());
     };
     let search = format!("journalctl -u a2a --since @{} -g {id}", at / 1000 - 60);
+    let in_file = format!("or: grep {id} FILE (the stderr of the server)");
     let when = time(at);
     let inspector = Inspector::open(path)?;
     let filter = TaskFilter { error_id: Some(id.clone()), ..TaskFilter::default() };
@@ -242,7 +243,7 @@ pub(super) fn error(ErrorId { id }: &ErrorId, path: &Path, out: &Output<'_>) -> 
             "{}: no task has the error id {id}\nit is of {when}: of a call without a task, or of a deleted task",
             path.display()
         );
-        return Err(NotFound(format!("{why}\n{search}")).into());
+        return Err(NotFound(format!("{why}\n{search}\n{in_file}")).into());
     };
     let turn = inspector.task(task.number)?.turns.pop().unwrap_or_default();
     let trace = turn.trace.map(|trace| TraceContext(trace).trace_id().to_string());
@@ -268,6 +269,7 @@ pub(super) fn error(ErrorId { id }: &ErrorId, path: &Path, out: &Output<'_>) -> 
                 ("Request:", text(turn.request_id.as_deref())),
                 ("Trace:", text(trace.as_deref())),
                 ("Cause:", search.clone()),
+                ("", in_file),
                 ("More:", format!("a2a admin show {} --timeline", task.id)),
             ];
             let line = |(label, value): &(&str, String)| {

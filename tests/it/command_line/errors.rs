@@ -251,6 +251,11 @@ async fn missing_commands_are_named() {
     }
     let (code, _, stderr) = run(&["stream", "localhost:8080", "Hello", "--file", "f.txt"]).await;
     assert!(code == 2 && stderr.contains("tip: a file is sent with a text by `--attach FILE`"), "{stderr}");
+    let (code, _, stderr) = run(&["serve", "--", "sh", "-c"]).await;
+    assert!(
+        code == 2 && stderr.contains("tip: a command as the agent is one argument: `a2a serve --exec \"sh -c"),
+        "{stderr}"
+    );
     let (code, _, stderr) = run(&["sned", "localhost:8080"]).await;
     assert!(code == 2 && stderr.contains("'send'"), "{stderr}");
 }
