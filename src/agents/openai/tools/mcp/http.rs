@@ -88,7 +88,8 @@ impl StreamableHttpClient for HttpClient {
         request = request.header(header::CONTENT_TYPE, "application/json");
         request = request.header(header::ACCEPT, "text/event-stream, application/json");
         let request = with_headers(request, session.as_deref(), token, headers);
-        let response = request.send().await?;
+        // Without the URL, which may have a secret.
+        let response = request.send().await.map_err(reqwest::Error::without_url)?;
         let (status, media_type) = (response.status(), media_type(&response));
         let opened = response.headers().get(SESSION).and_then(|id| id.to_str().ok()).map(str::to_owned);
         match &*media_type {
