@@ -1134,7 +1134,7 @@ async fn growth(arguments: &[&str]) -> (u64, BTreeMap<String, u64>, String) {
         assert_eq!(replies.as_array().map(Vec::len), Some(BATCH), "{replies}");
     }
     let after = memory(&child);
-    let counts = counted_all(&url, if arguments.is_empty() { 0 } else { 1 }).await;
+    let counts = counted_all(&url, u64::from(!arguments.is_empty())).await;
     signal(&child, "-TERM");
     let ended = timeout(SOON, child.wait_with_output()).await.unwrap().unwrap();
     (after.saturating_sub(before), counts, String::from_utf8(ended.stderr).unwrap())

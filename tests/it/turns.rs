@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::AsyncReadExt as _,
     net::TcpListener,
-    time::{sleep, timeout},
+    time::{interval, timeout},
 };
 
 use crate::{
@@ -260,17 +260,18 @@ async fn reasons_of_what_agents_need_and_of_a_stop_are_counted_once() {
     });
     join_all(sends).await;
     let metrics = async || crate::bindings::fetch(format!("{url}/metrics")).await.unwrap().text().await.unwrap();
+    let mut ticks = interval(Duration::from_millis(100));
     let ended = async {
         loop {
             let text = metrics().await;
             if total(&text, "a2a_turns_ended_total") >= 6 {
                 return text;
             }
-            sleep(Duration::from_millis(100)).await;
+            ticks.tick().await;
         }
     };
     // A turn waits for half a minute for an upstream agent.
-    let text = timeout(Duration::from_secs(60), ended).await.unwrap();
+    let text = timeout(Duration::from_mins(1), ended).await.unwrap();
     for agent in reasons {
         let name = format!(r#"a2a_turns_ended_total{{outcome="failed",reason="{agent}",agent="{agent}"}}"#);
         assert_eq!(metric(&text, &name), 1, "{name}:\n{text}");
