@@ -1,128 +1,16 @@
 // Uses the console in headless Chromium: node console.mjs PROGRAM CHROMIUM DIRECTORY [FILTER]
-// Each test runs at `/`, and most also behind a proxy that removes the prefix /pre/fix. A violation of the policy of the page, an
-// error, a dialog, or a request to another origin fails the test in which it happens. Prints a line for each test, which
-// scripts/browser counts, and writes screenshots to the directory.
 
 import assert from 'node:assert/strict';
 import { execFile, execFileSync } from 'node:child_process';
-import { once } from 'node:events';
-import http from 'node:http';
-import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { promisify } from 'node:util';
 
-import { chromium } from 'playwright-core';
-
-import { endServers, Proxy, Recorder, Server, sleep, until } from './harness.mjs';
+import { Server, sleep, until } from './harness.mjs';
 import { CORPUS } from './hostile_agent.mjs';
+import { end, here, operatorToken, program, receiver, test, within, work } from './session.mjs';
 
-const [program, executablePath, directory, filter = ''] = process.argv.slice(2);
-const here = path.dirname(new URL(import.meta.url).pathname);
-const work = mkdtempSync(path.join(tmpdir(), 'a2a-console-'));
 const run = promisify(execFile);
-let failures = 0;
-
-const browser = await chromium.launch({
-  executablePath,
-  args: ['--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1', '--disable-quic', '--js-flags=--expose-gc'],
-});
-
-/** A page of the console with what it needs for a test. */
-class Session {
-  constructor(server, proxy, context, page, recorder, cdp) {
-    Object.assign(this, { server, proxy, context, page, recorder, cdp });
-  }
-
-  async goto(hash) {
-    await this.page.goto('about:blank');
-    await this.page.goto(`${this.proxy.page}${hash}`);
-    await this.page.locator('header.top').waitFor();
-  }
-
-  /** Sends a message from the composer. */
-  async send(text) {
-    await this.page.locator('#composer-text').fill(text);
-    await this.page.locator('#composer-text').press('Control+Enter');
-  }
-
-  /** Sends a message in a new conversation, and returns the id of its task. */
-  async sendNew(text) {
-    await this.goto('#/chat');
-    await this.send(text);
-    return this.lastTask();
-  }
-
-  get turn() {
-    return this.page.locator('article.turn').last();
-  }
-
-  async lastTask() {
-    const link = this.turn.getByRole('link', { name: 'Open' });
-    await link.waitFor();
-    const hash = await link.getAttribute('href');
-    return decodeURIComponent(hash.split('/')[2].split('?')[0]);
-  }
-
-  /** Waits until the last task of the conversation shows a state. */
-  state = (word) => this.turn.locator('header .state', { hasText: word }).waitFor();
-
-  /** Waits until the server has a task in a state. */
-  reached = (id, state, timeout) =>
-    until(`${id} is ${state}`, async () => {
-      const task = await this.server.task(id);
-      return task.status.state === `TASK_STATE_${state}` && task;
-    }, timeout);
-
-  /** Makes a picture of the whole page, also of what its main part scrolls. */
-  async screenshot(name) {
-    const { width, height } = this.page.viewportSize();
-    const whole = await this.page.evaluate(() => {
-      const main = document.querySelector('main');
-      return innerHeight + (main ? main.scrollHeight - main.clientHeight : 0);
-    });
-    await this.page.setViewportSize({ width, height: Math.min(whole, 3000) });
-    await this.page.screenshot({ path: path.join(directory, `${name}.png`), fullPage: true });
-    await this.page.setViewportSize({ width, height });
-  }
-}
-
-/** Opens the console of a server. */
-async function open(server, prefix, { page: options, ...contextOptions } = {}) {
-  const proxy = await new Proxy(server, prefix).start();
-  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...contextOptions });
-  await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: proxy.origin });
-  const page = await context.newPage();
-  page.setDefaultTimeout(15_000);
-  const recorder = new Recorder();
-  const cdp = await recorder.attach(page, proxy.origin);
-  return new Session(server, proxy, context, page, recorder, cdp);
-}
-
-/** Runs a test with a console of a server. `expects`: problems that the test causes. `once`: only at `/`. */
-async function test(name, server, { expects, once = false, ...options }, body) {
-  for (const prefix of once ? [''] : ['', '/pre/fix']) {
-    const title = `console${prefix}: ${name}`;
-    if (!title.includes(filter)) continue;
-    let session;
-    try {
-      session = await open(server, prefix, options);
-      const result = await body(session);
-      await sleep(50);
-      assert.deepEqual(session.recorder.take(expects), [], 'problems');
-      assert.ok(session.recorder.requests > 0, 'no request was recorded');
-      console.log(`ok ${title}${typeof result === 'string' ? `: ${result}` : ''}`);
-    } catch (error) {
-      failures += 1;
-      const problems = session?.recorder.take().join('\n') ?? '';
-      await session?.screenshot(`failed-${title.replaceAll(/\W+/g, '-')}`).catch(() => {});
-      console.log(`FAILED ${title}\n${error.stack}\n${problems}`.replaceAll('\n', '\n    '));
-    } finally {
-      session?.proxy.close();
-      await session?.context.close();
-    }
-  }
-}
 
 /** Events of a task, in a form of the API: objects with `id` and `data`, until the stream ends or has `count` events. */
 async function eventsOf(server, url, { count = Infinity, ...options } = {}) {
@@ -285,7 +173,7 @@ await test('a task is canceled, and a second cancel shows the reason of the serv
   const started = Date.now();
   await button.click();
   await session.state('canceled');
-  assert.ok(Date.now() - started < 2000, `${Date.now() - started} ms`);
+  const took = within(1000, 'canceled after', Date.now() - started);
   await session.reached(id, 'CANCELED', 1000);
 
   const second = await session.sendNew('/slow 2');
@@ -297,6 +185,7 @@ await test('a task is canceled, and a second cancel shows the reason of the serv
   await error.waitFor();
   const { message } = JSON.parse(await (await fetch(`${demo.url}/tasks/${second}:cancel`, { method: 'POST', headers: { 'a2a-version': '1.0', 'content-type': 'application/json' }, body: '{}' })).text()).error;
   assert.ok((await error.innerText()).includes(message), await error.innerText());
+  return took;
 });
 
 await test('a stream goes on after a reload', demo, {}, async (session) => {
@@ -345,7 +234,7 @@ await test('a busy server is asked again as late as it wants', demo, { expects: 
   await demo.json(`tasks/${id}:cancel`, { body: {} });
 });
 
-await test('a stream is closed while the tab is hidden', demo, { once: true }, async (session) => {
+await test('a stream is closed while the tab is hidden', demo, {}, async (session) => {
   const id = (await demo.send('/slow 60')).id;
   await session.goto(`#/task/${id}`);
   const streams = () => [...session.proxy.open].filter(({ url }) => url.includes(':subscribe')).length;
@@ -362,7 +251,7 @@ await test('a stream is closed while the tab is hidden', demo, { once: true }, a
   await session.page.locator('h1 .state', { hasText: 'canceled' }).waitFor();
 });
 
-await test('a proxy that forwards nothing is noticed', demo, { once: true, expects: /ERR_/ }, async (session) => {
+await test('a proxy that forwards nothing is noticed', demo, { expects: /ERR_/ }, async (session) => {
   const id = (await demo.send('/slow 100')).id;
   await session.goto(`#/task/${id}`);
   const opened = () => session.proxy.requests.filter(({ url }) => url.includes(':subscribe')).length;
@@ -399,52 +288,65 @@ await test('a killed server loses nothing', durable, { expects: /ERR_|status of 
   return `${logged.length} events`;
 });
 
-await test('a long log is one row, and a large artifact is shortened', demo, { once: true }, async (session) => {
+await test('a long log is one row', demo, {}, async (session) => {
   const { id } = await demo.send('/stream 10200 1');
   await session.reached(id, 'COMPLETED', 120_000);
-  const { events } = { events: (await eventsOf(demo, `tasks/${id}:subscribe?lastEventId=${id}.0.0`, { headers: { 'a2a-version': '1.0' } })).length };
+  const { length } = await eventsOf(demo, `tasks/${id}:subscribe?lastEventId=${id}.0.0`, { headers: { 'a2a-version': '1.0' } });
   await session.goto('#/settings');
   const started = Date.now();
   await session.goto(`#/task/${id}`);
   await session.page.getByText('whole log', { exact: true }).waitFor({ timeout: 30_000 });
-  const replayed = Date.now() - started;
-  assert.ok(replayed < 6000, `replay of ${events} events took ${replayed} ms`);
+  const replayed = within(3000, `replay of ${length} events`, Date.now() - started);
   assert.ok((await session.page.locator('table.events tbody tr').count()) < 10);
   await session.cdp.send('Performance.enable');
   await session.page.evaluate(() => globalThis.gc?.());
   const { metrics } = await session.cdp.send('Performance.getMetrics');
   const heap = metrics.find(({ name }) => name === 'JSHeapUsedSize').value;
   assert.ok(heap < 100e6, `${heap} bytes`);
+  return `${replayed}, heap ${Math.round(heap / 1e6)} MB (bound 100 MB)`;
+});
 
-  const large = (await demo.send('/stream 10 0 1000000')).id;
-  const task = await session.reached(large, 'COMPLETED', 60_000);
-  await session.goto(`#/task/${large}/result`);
+await test('a large artifact is shortened', demo, {}, async (session) => {
+  const { id } = await demo.send('/stream 10 0 1000000');
+  const task = await session.reached(id, 'COMPLETED', 60_000);
+  await session.goto('#/settings');
+  const started = Date.now();
+  await session.goto(`#/task/${id}/result`);
+  await session.page.getByRole('button', { name: 'Show all' }).waitFor({ timeout: 30_000 });
+  const shown = within(500, 'preview', Date.now() - started);
   await session.page.getByText('whole log', { exact: true }).waitFor({ timeout: 30_000 });
-  await session.page.getByRole('button', { name: 'Show all' }).waitFor();
   assert.ok((await session.page.locator('.prose').first().innerText()).length <= 66_000);
   const [download] = await Promise.all([session.page.waitForEvent('download'), session.page.getByRole('button', { name: 'Download text' }).click()]);
   const saved = readFileSync(await download.path());
   assert.ok(saved.length >= 10e6, `${saved.length} bytes`);
   assert.ok(saved.equals(Buffer.from(textOf(task))), `${saved.length} bytes`);
-  return `${events} events in ${replayed} ms, heap ${Math.round(heap / 1e6)} MB`;
+  return shown;
 });
 
 const crowded = await new Server(program, { args: ['--limits-tasks', '20000'] }).start();
+let made = 0;
 
-await test('ten thousand tasks are a list', crowded, { once: true }, async (session) => {
+/** Makes tasks in batches. Every fiftieth one fails. */
+async function crowd(count) {
   const send = (index) => ({ jsonrpc: '2.0', id: index, method: 'SendMessage', params: { message: { messageId: `m${index}`, role: 'ROLE_USER', parts: [{ text: index % 50 === 7 ? '/fail on purpose' : `number ${index}` }] } } });
-  for (let first = 0; first < 10_000; first += 50) await crowded.json('rpc', { body: Array.from({ length: 50 }, (_, index) => send(first + index)) });
+  for (const last = made + count; made < last; made += 50) await crowded.json('rpc', { body: Array.from({ length: 50 }, (_, index) => send(made + index)) });
+}
+
+await test('ten thousand tasks are a list', crowded, {}, async (session) => {
+  if (made === 0) await crowd(10_000);
+  const total = made.toLocaleString('en');
+  const isLoaded = () => session.page.getByText(`${total} tasks · ● live`).waitFor({ timeout: 60_000 });
   const started = Date.now();
   await session.goto('#/tasks');
-  await session.page.getByText(/10,000 tasks · ● live/).waitFor({ timeout: 60_000 });
-  const loaded = Date.now() - started;
+  await isLoaded();
+  const loaded = within(5000, `${total} tasks`, Date.now() - started);
   const rows = () => session.page.locator('.list-row[data-index]').count();
   assert.ok((await rows()) <= 60, `${await rows()} rows`);
   const frames = await session.page.evaluate(async () => {
     const list = document.querySelector('.list-body');
     const times = [];
     let before = performance.now();
-    for (let step = 0; step < 60; step += 1) {
+    for (let step = 0; step < 100; step += 1) {
       list.scrollTop += 700;
       await new Promise(requestAnimationFrame);
       times.push(performance.now() - before);
@@ -452,25 +354,25 @@ await test('ten thousand tasks are a list', crowded, { once: true }, async (sess
     }
     return times.sort((a, b) => a - b);
   });
-  const p95 = frames[Math.floor(frames.length * 0.95)];
-  assert.ok(p95 < 150, `a frame takes ${p95} ms`);
+  const frame = within(50, '95 % of frames', frames[Math.floor(frames.length * 0.95)]);
 
+  const failed = `${made / 50} of ${total} tasks`;
   await session.page.getByRole('button', { name: 'Failed' }).click();
-  await session.page.getByText('200 of 10,000 tasks').waitFor();
+  await session.page.getByText(failed).waitFor();
   assert.match(session.page.url(), /#\/tasks\?state=failed/);
   await session.page.reload();
-  await session.page.getByText('200 of 10,000 tasks').waitFor({ timeout: 60_000 });
+  await session.page.getByText(failed).waitFor({ timeout: 60_000 });
 
   await session.goto('#/tasks');
-  await session.page.getByText(/10,000 tasks · ● live/).waitFor({ timeout: 60_000 });
+  await isLoaded();
   await session.page.locator('[data-index="3"] a').focus();
   const focused = () => session.page.evaluate(() => [document.activeElement.textContent, Math.round(document.activeElement.getBoundingClientRect().top)]);
   const before = await focused();
-  for (let first = 0; first < 100; first += 50) await crowded.json('rpc', { body: Array.from({ length: 50 }, (_, index) => send(20_000 + first + index)) });
+  await crowd(100);
   await session.page.getByRole('button', { name: /^100 new/ }).waitFor();
   const after = await focused();
   assert.deepEqual(after, before);
-  return `complete after ${loaded} ms, 95 % of frames within ${Math.round(p95)} ms`;
+  return `${loaded}, ${frame}`;
 });
 
 writeFileSync(path.join(work, 'hostile.toml'), `
@@ -541,7 +443,7 @@ await test('hostile texts are shown as text', hostile, {}, async (session) => {
   }
 });
 
-await test('files of HTML are downloaded, and URLs are not loaded', hostile, { once: true }, async (session) => {
+await test('files of HTML are downloaded, and URLs are not loaded', hostile, {}, async (session) => {
   const { page } = session;
   await page.addInitScript(() => {
     window.types = [];
@@ -593,7 +495,7 @@ const protoc = ['protoc', path.join(here, 'protoc')].find((name) => {
   }
 });
 
-await test('the wire is what the API sends, in each form', demo, { once: true }, async (session) => {
+await test('the wire is what the API sends, in each form', demo, {}, async (session) => {
   const parts = [{ text: '/ask City?' }, { raw: Buffer.from([0, 255, 10, 34]).toString('base64'), filename: 'a.bin', mediaType: 'application/octet-stream' }, { url: 'https://example.com/a', mediaType: 'text/plain' }, { data: { number: 1.5, list: [true, null, 'text "quoted"\n'], nested: { deep: {} } } }];
   const { id, contextId } = await demo.send('', { parts });
   await session.reached(id, 'INPUT_REQUIRED');
@@ -688,7 +590,7 @@ const TOOLS = process.env.TOOLS ?? '';
 const hasGrpcurl = existsSync(path.join(TOOLS, 'grpcurl')) || process.env.PATH.split(':').some((folder) => existsSync(path.join(folder, 'grpcurl')));
 const MESSAGES = [`it's "quoted" \\ and\nnew lines`, '$(touch /tmp/attacked) `id` $HOME !x', '😀 ü ‮ %s'];
 
-await test('copied calls run in a shell', guarded, { once: true, expects: /status of 401/ }, async (session) => {
+await test('copied calls run in a shell', guarded, { expects: /status of 401/ }, async (session) => {
   const { page } = session;
   await session.goto('#/tasks');
   await signIn(page, TOKEN, { isKept: true });
@@ -737,34 +639,28 @@ exec.command = "cat"
 card.name = "Secret"
 scopes = ["secret"]
 `);
-const shared = await new Server(program, { args: ['--config', path.join(work, 'agents.toml')], env: { A2A_AUTH_TOKENS: tokens } }).start().catch((error) => {
-  console.log(`FAILED console: the server with several agents starts\n    ${error.message}`);
-  failures += 1;
-  return null;
-});
+const shared = await new Server(program, { args: ['--config', path.join(work, 'agents.toml')], env: { A2A_AUTH_TOKENS: tokens } }).start();
 
-if (shared) {
-  await test('each caller and each agent has tasks of its own', shared, { expects: /status of 40[13]/ }, async (session) => {
-    const { page } = session;
-    await session.goto('#/tasks');
-    await signIn(page, ada, { isKept: true });
-    const picker = page.getByLabel('Agent', { exact: true });
-    await picker.waitFor();
-    const names = (await picker.locator('option').allInnerTexts()).map((name) => name.trim());
-    assert.ok(names.includes('Geo') && !names.includes('Secret'), `${names}`);
-    await picker.selectOption({ label: 'Geo' });
-    await session.send('for Geo');
-    await session.state('completed');
-    assert.match(session.proxy.requests.findLast(({ url }) => /message:/.test(url)).url, /\/geo\/message:/);
-    await page.getByRole('link', { name: 'Tasks' }).click();
-    await page.getByText('for Geo').first().waitFor();
-    await page.locator('.top .menu summary').click();
-    await page.getByRole('button', { name: 'Forget credentials' }).first().click();
-    await signIn(page, bob, { isKept: true });
-    await page.getByText('0 tasks · ● live').waitFor();
-    assert.ok(!(await page.locator('body').innerText()).includes('for Geo'));
-  });
-}
+await test('each caller and each agent has tasks of its own', shared, { expects: /status of 40[13]/ }, async (session) => {
+  const { page } = session;
+  await session.goto('#/tasks');
+  await signIn(page, ada, { isKept: true });
+  const picker = page.getByLabel('Agent', { exact: true });
+  await picker.waitFor();
+  const names = (await picker.locator('option').allInnerTexts()).map((name) => name.trim());
+  assert.ok(names.includes('Geo') && !names.includes('Secret'), `${names}`);
+  await picker.selectOption({ label: 'Geo' });
+  await session.send('for Geo');
+  await session.state('completed');
+  assert.match(session.proxy.requests.findLast(({ url }) => /message:/.test(url)).url, /\/geo\/message:/);
+  await page.getByRole('link', { name: 'Tasks' }).click();
+  await page.getByText('for Geo').first().waitFor();
+  await page.locator('.top .menu summary').click();
+  await page.getByRole('button', { name: 'Forget credentials' }).first().click();
+  await signIn(page, bob, { isKept: true });
+  await page.getByText('0 tasks · ● live').waitFor();
+  assert.ok(!(await page.locator('body').innerText()).includes('for Geo'));
+});
 
 writeFileSync(path.join(work, 'card.json'), JSON.stringify({ name: 'Geo', description: 'Maps.', version: '1', capabilities: {}, defaultInputModes: ['text/plain'], defaultOutputModes: ['text/plain'], skills: [{ id: 'a', name: '', description: 'a', tags: [] }, { id: 'a', name: 'b', description: 'b', tags: [] }] }));
 const incomplete = await new Server(program, { args: ['--card-file', path.join(work, 'card.json')] }).start();
@@ -850,34 +746,23 @@ await test('questions, approvals, cancels and lists need no pointer', demo, { ex
   await page.locator('dl.facts').waitFor();
 });
 
-const receiver = { status: 503, events: 0 };
-receiver.listener = http.createServer((request, response) => {
-  request.resume().on('end', () => {
-    if (receiver.status === 200) receiver.events += 1;
-    response.writeHead({ '/delivered': 200, '/refused': 400 }[request.url] ?? receiver.status).end();
-  });
-});
-receiver.listener.listen(0, '127.0.0.1');
-await once(receiver.listener, 'listening');
-const receiverUrl = `http://127.0.0.1:${receiver.listener.address().port}`;
-const webhook = `${receiverUrl}/hook?secret=query`;
+const webhook = `${receiver.url}/hook?secret=query`;
 const asAda = { authorization: `Bearer ${newToken('owner-of-webhooks', '--owner', 'ada', '--scope', 'all')}` };
 const asHostile = { authorization: `Bearer ${newToken('hostile', '--owner', CORPUS[1], '--scope', 'all')}` };
 const operated = await new Server(program, {
   store: `sqlite:${work}/operated.db`,
-  args: ['--push-enabled', '--push-allow', receiverUrl],
+  args: ['--push-enabled', '--push-allow', receiver.url],
   env: { A2A_AUTH_TOKENS: tokens },
 }).start();
-const operatorToken = (name = 'operated') => JSON.parse(readFileSync(`${work}/${name}.db.operator`, 'utf8')).token;
 
 await test('the token of the start opens the views of the operator', operated, { expects: /status of 40[13]/ }, async (session) => {
   const { page } = session;
   const task = await operated.send('/ask City?', { headers: asAda });
   const slow = [];
   for (let index = 0; index < 3; index += 1) slow.push((await operated.send('/slow 60', { headers: asAda })).id);
-  await page.goto(`${session.proxy.page}#operator=${operatorToken()}`);
+  await page.goto(`${session.proxy.page}#operator=${operatorToken('operated')}`);
   await page.getByRole('link', { name: 'Status' }).waitFor();
-  assert.ok(!page.url().includes(operatorToken()), page.url());
+  assert.ok(!page.url().includes(operatorToken('operated')), page.url());
   await page.getByRole('link', { name: 'Status' }).click();
   assert.equal(await page.getByRole('dialog').count(), 0);
   const turns = page.getByRole('meter', { name: /turns/ }).first();
@@ -908,7 +793,7 @@ await test('a delivery is retried while the server runs', operated, { expects: /
     headers: asAda,
     body: { message: { messageId: crypto.randomUUID(), role: 'ROLE_USER', parts: [{ text: 'for a webhook' }] }, configuration: { taskPushNotificationConfig: { url: webhook, token: 'secret-of-the-webhook' } } },
   });
-  await page.goto(`${session.proxy.page}#operator=${operatorToken()}`);
+  await page.goto(`${session.proxy.page}#operator=${operatorToken('operated')}`);
   await page.getByRole('link', { name: 'Push' }).waitFor();
   await session.goto('#/push');
   const row = page.locator('tbody tr', { hasText: task.id.slice(-6) });
@@ -919,7 +804,7 @@ await test('a delivery is retried while the server runs', operated, { expects: /
   const started = Date.now();
   await row.getByRole('button', { name: 'Retry' }).click();
   await until('the events arrive', () => receiver.events > 0);
-  assert.ok(Date.now() - started < 5000, `${Date.now() - started} ms`);
+  const took = within(2000, 'delivered after', Date.now() - started);
   await until('the delivery is done', async () => /^idle\b.*\t(\d+) of \1\t/s.test(await row.innerText()));
 
   receiver.status = 400;
@@ -936,80 +821,66 @@ await test('a delivery is retried while the server runs', operated, { expects: /
   await page.getByRole('dialog').getByRole('button', { name: 'Retry all' }).click();
   await until('the events arrive', () => receiver.events > 0);
   await page.getByText('No delivery is dead.').waitFor();
+  return took;
 });
 
-/** Views for pictures and for axe-core: their address, and what is done there before. */
-async function views(server) {
-  const made = {};
-  for (const text of ['hello', '/stream 20 5', '/ask Which city?', '/approve write_file', '/form', '/auth', '/fail no such city', '/parts', '/panic', '/reject not for me', '/slow 3600']) {
-    made[text.split(' ')[0]] = await server.send(text);
+await test('the operator sees why a task of another owner failed', operated, { expects: /status of 40[13]/ }, async (session) => {
+  const { page } = session;
+  const { id } = await operated.send('/panic', { headers: asAda });
+  const { errorId } = (await until('the task has failed', async () => {
+    const { status } = await operated.task(id, asAda);
+    return status.state === 'TASK_STATE_FAILED' && status;
+  })).message.metadata;
+  await page.goto(`${session.proxy.page}#operator=${operatorToken('operated')}`);
+  await page.getByRole('link', { name: 'Push' }).waitFor();
+  await session.goto('#/tasks?all=1&state=failed');
+  await page.locator('.list-row[data-index]', { hasText: id.slice(-6) }).getByRole('link').click();
+  await page.locator('h1 .state', { hasText: 'failed' }).waitFor();
+  const facts = page.locator('dl.facts');
+  for (const fact of ['owner\nada', 'caller owner-of-webhooks', 'http 1.0', 'attempt 1', 'reason panic', errorId]) await facts.getByText(fact).or(facts.filter({ hasText: fact })).first().waitFor();
+  const turns = page.getByLabel('Turns');
+  await turns.getByText(/ran \d/).waitFor();
+  await turns.locator('.state', { hasText: 'failed' }).waitFor();
+  assert.ok((await turns.innerText()).includes(errorId));
+
+  // The forms of the events are those of the operator API, also for a task that the caller does not own.
+  await page.getByRole('link', { name: 'Wire', exact: true }).click();
+  const headers = { authorization: `Bearer ${operatorToken('operated')}` };
+  for (const [form, name] of [['1.0 JSON', '1.0'], ['0.3 JSON', '0.3']]) {
+    const { events } = await operated.json(`operator/tasks/${id}/events?form=${name}`, { headers });
+    assert.deepEqual((await shownEvents(page, form)).map((text) => JSON.parse(text)), events.map(({ wire }) => wire), form);
   }
-  await until('the tasks have their states', async () => (await server.task(made['/parts'].id)).status.state === 'TASK_STATE_COMPLETED');
-  for (const name of ['delivered', 'refused', 'failing']) {
-    const configuration = { taskPushNotificationConfig: { url: `${receiverUrl}/${name}`, token: 'secret' } };
-    made[name] = (await server.json('message:send', { body: { message: { messageId: crypto.randomUUID(), role: 'ROLE_USER', parts: [{ text: `a receiver: ${name}` }] }, configuration } })).task;
-  }
-  made.twice = await server.send('/ask City?');
-  await until('the question is asked', async () => (await server.task(made.twice.id)).status.state === 'TASK_STATE_INPUT_REQUIRED');
-  await server.send('Lisbon', { taskId: made.twice.id });
-  const chat = (name) => `#/chat/${made[name].contextId}`;
-  return {
-    'chat-new': '#/chat', 'chat-echo': chat('hello'), 'chat-question': chat('/ask'), 'chat-approval': chat('/approve'), 'chat-form': chat('/form'), 'chat-auth': chat('/auth'),
-    'chat-failed': chat('/panic'), 'chat-parts': chat('/parts'), 'chat-working': chat('/slow'), tasks: '#/tasks', 'tasks-failed': '#/tasks?state=failed',
-    'task-timeline': `#/task/${made['/stream'].id}`, 'task-question': `#/task/${made['/ask'].id}`, 'task-failed': `#/task/${made['/panic'].id}`, 'task-result': `#/task/${made['/parts'].id}/result`,
-    'task-wire': `#/task/${made['/parts'].id}/wire`, 'task-push': `#/task/${made.delivered.id}/push`, card: '#/card', 'card-raw': '#/card?raw=1.0', settings: '#/settings', status: '#/status', push: '#/push',
-    'tasks-all': '#/tasks?all=1', 'task-operator': `#/task/${made.twice.id}?of=default`, 'task-delivery': `#/task/${made.refused.id}?of=default`,
-    'composer-options': ['#/chat', (page) => page.getByRole('button', { name: 'Options' }).click()],
-    'dialog-keys': ['#/chat', (page) => page.getByRole('button', { name: 'Keys' }).click()],
-    'dialog-login': ['#/tasks', (page) => page.getByRole('button', { name: 'Sign in' }).click()],
-    'menu-copy': [`#/task/${made['/stream'].id}`, (page) => page.getByText('Copy the call').click()],
-    'card-probe': ['#/card', async (page) => {
-      await page.getByRole('button', { name: 'Probe' }).first().waitFor();
-      for (const button of await page.getByRole('button', { name: 'Probe' }).all()) await button.click();
-      await until('each interface answers', async () => (await page.getByText(/✓ answers in/).count()) === 6);
-    }],
+  assert.match((await shownEvents(page, 'gRPC text'))[0], /^task \{\n/);
+});
+
+const restarted = await new Server(program, { store: `sqlite:${work}/restarted.db`, env: { A2A_AUTH_TOKENS: tokens } }).start();
+
+await test('an operator token of an earlier start is dropped', restarted, { expects: /ERR_|status of 401/ }, async (session) => {
+  const { page, proxy } = session;
+  const kept = () => page.evaluate(() => sessionStorage.getItem('a2a-operator'));
+  const open = async () => {
+    await page.goto('about:blank');
+    await page.goto(`${proxy.page}#operator=${operatorToken('restarted')}`);
+    await page.getByRole('link', { name: 'Push' }).waitFor();
   };
-}
+  await open();
+  const old = operatorToken('restarted');
+  assert.equal(await kept(), JSON.stringify(old));
+  await restarted.kill();
+  await restarted.start();
+  assert.notEqual(operatorToken('restarted'), old);
+  await page.reload();
+  await until('the token is dropped', async () => (await kept()) === null);
+  const first = proxy.requests.length;
+  await page.reload();
+  await page.locator('header.top').waitFor();
+  await until('the status is read again', () => proxy.requests.slice(first).some(({ url }) => url.endsWith('operator/status')));
+  assert.equal(await page.getByRole('link', { name: 'Push' }).count(), 0);
+  assert.ok(proxy.requests.slice(first).every(({ headers }) => !headers.authorization));
+  await open();
+});
 
-const shown = await new Server(program, { store: `sqlite:${work}/shown.db`, args: ['--push-enabled', '--push-allow', receiverUrl] }).start();
-receiver.status = 503;
-const hashes = await views(shown);
-const FORMS = {
-  light: { colorScheme: 'light' },
-  dark: { colorScheme: 'dark' },
-  narrow: { colorScheme: 'light', viewport: { width: 320, height: 700 } },
-  // A zoom of 200 % halves the viewport.
-  zoomed: { colorScheme: 'dark', viewport: { width: 640, height: 450 }, deviceScaleFactor: 2 },
-};
-const axe = readFileSync(path.join(here, 'node_modules/axe-core/axe.min.js'), 'utf8');
-for (const [form, options] of Object.entries(FORMS)) {
-  // axe-core inserts HTML, which the policy of the page forbids.
-  await test(`views are accessible: ${form}`, shown, { once: true, bypassCSP: true, reducedMotion: 'reduce', ...options }, async (session) => {
-    const { page } = session;
-    const violations = [];
-    const all = [['status-counts', '#/status'], ['push-refused', '#/push'], ...Object.entries(hashes)];
-    for (const [name, view] of all) {
-      const [hash, act] = [view].flat();
-      if (name === 'chat-new') await page.goto(`${session.proxy.page}#operator=${operatorToken('shown')}`);
-      await session.goto(hash);
-      await act?.(page);
-      await sleep(400);
-      if (form !== 'zoomed') await session.screenshot(`console-${name}-${form}`);
-      const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-      if (overflow > 0) violations.push(`${name}: ${overflow} px wider than the page`);
-      await page.evaluate(axe);
-      const found = await page.evaluate(() => axe.run(document, { resultTypes: ['violations'] }));
-      for (const { id, impact, nodes } of found.violations) {
-        if (['serious', 'critical'].includes(impact)) violations.push(`${name}: ${id}: ${nodes.slice(0, 3).map(({ html, any }) => `${html.slice(0, 160)} ${any[0]?.message ?? ''}`).join(' | ')}`);
-      }
-    }
-    session.recorder.take(/policy/);
-    assert.deepEqual(violations, []);
-    return `${all.length} views`;
-  });
-}
-
-await test('screen readers hear of states, not of chunks', demo, { once: true }, async (session) => {
+await test('screen readers hear of states, not of chunks', demo, {}, async (session) => {
   await session.goto('#/chat');
   await session.page.evaluate(() => {
     window.heard = [];
@@ -1025,7 +896,7 @@ await test('screen readers hear of states, not of chunks', demo, { once: true },
 });
 
 /** Shows that the recorder notices what it is for. */
-await test('the policy blocks scripts, HTML and other hosts', demo, { once: true, expects: /./ }, async (session) => {
+await test('the policy blocks scripts, HTML and other hosts', demo, { expects: /./ }, async (session) => {
   await session.goto('#/chat');
   const outcome = await session.page.evaluate(async () => {
     const attempt = (body) => {
@@ -1047,7 +918,4 @@ await test('the policy blocks scripts, HTML and other hosts', demo, { once: true
   await until('the violations are recorded', () => session.recorder.problems.filter((problem) => problem.startsWith('policy')).length >= 3);
 });
 
-await browser.close();
-receiver.listener.close();
-endServers();
-process.exit(failures > 0 ? 1 : 0);
+await end();

@@ -189,8 +189,16 @@ fn kind(field: &prost_reflect::FieldDescriptor) -> String {
 
 #[cfg(feature = "console")]
 mod served {
-    use a2a_service::{agent::demo::Demo, server::Server};
+    use std::time::Duration;
+
+    use a2a_service::{
+        agent::{self, Agent, End, Error, Stopped, demo::Demo},
+        extension::secret,
+        pb::v1::{Message, Part},
+        server::Server,
+    };
     use reqwest::{Response, StatusCode, header, redirect};
+    use tokio::time::sleep;
 
     use super::*;
     use crate::bindings;
@@ -411,5 +419,174 @@ mod served {
         let private = bindings::http().get(&review).bearer_auth("sesame").send().await.unwrap();
         assert_eq!((private.status(), header_of(&private, "cache-control")), (StatusCode::OK, "private, no-cache"));
         assert_eq!(page(&url).await.status(), StatusCode::OK);
+    }
+
+    /// Agent whose tasks have every kind of event. It waits before each one, which so has its own number and its own time.
+    fn every_kind_of_event() -> impl Agent {
+        agent::from_fn(|turn, out| async move {
+            let pause = async || {
+                out.flush().await?;
+                sleep(Duration::from_millis(5)).await;
+                Ok::<_, Stopped>(())
+            };
+            pause().await?;
+            out.progress("Begins.").await?;
+            pause().await?;
+            let text = turn.text();
+            let mut notes = out.artifact("notes").id("notes").appending();
+            match text.split(' ').next().unwrap_or_default() {
+                "artifacts" => {
+                    out.task_metadata(&json!({"step": 1, "kept": {"a": 1}})).await?;
+                    pause().await?;
+                    let report = out.artifact("report").id("report").describe("A report.").extensions(["urn:x:a"]);
+                    let mut report = report.metadata(&json!({"a": 1, "b": {"c": 1}}))?;
+                    report.text("one ").await?;
+                    pause().await?;
+                    report.text("two").await?;
+                    pause().await?;
+                    let mut table = out.artifact("table").id("table");
+                    table.data(&json!({"number": 1.5, "list": [true, null, "\"\n"], "__proto__": {"deep": {}}})).await?;
+                    pause().await?;
+                    let mut report = report.metadata(&json!({"b": 2}))?.extensions(["urn:x:a", "urn:x:b"]);
+                    report.parts(vec![Part::text("three"), Part::bytes([0, 255], "image/png").named("a.png")]).await?;
+                    pause().await?;
+                    report.parts(vec![Part::text("four"), Part::text(" five"), Part::text("").named("empty")]).await?;
+                    pause().await?;
+                    report.last().file("https://example.com/map.png", "image/png").await?;
+                    pause().await?;
+                    out.artifact("table again").id("table").last().text("replaced").await?;
+                    pause().await?;
+                    let nearly = Message::agent("Nearly done.").with_metadata(&json!({"percent": 90}))?;
+                    out.with_metadata(&json!({"step": 2}))?.progress(nearly).await?;
+                    pause().await?;
+                    Ok(End::Completed(Some("Done.".into())))
+                }
+                "ask" => {
+                    notes.text(format!("{} parts", turn.message().parts.len())).await?;
+                    pause().await?;
+                    let schema = json!({"requestedSchema": {"type": "object"}});
+                    Ok(End::input_required(Message::agent("City?").with_metadata(&schema)?))
+                }
+                "sign" => {
+                    notes.text(", one answer").await?;
+                    pause().await?;
+                    Ok(End::auth_required("Sign in."))
+                }
+                "wait" => {
+                    notes.text("begun").await?;
+                    turn.canceled().await;
+                    sleep(Duration::from_millis(5)).await;
+                    Err(Stopped.into())
+                }
+                "fail" => Err(Error::public("No such city.")),
+                "break" => Err(Error::internal("broken")),
+                "reject" => Ok(End::rejected("Not for me.")),
+                _ => {
+                    notes.last().text(", the end").await?;
+                    pause().await?;
+                    Ok(End::Completed(None))
+                }
+            }
+        })
+    }
+
+    /// Replaces ids and times, which differ in each run, by numbers in the order in which they occur.
+    fn number_ids(value: &mut Value, known: &mut Vec<String>) {
+        match value {
+            Value::Object(members) => members.values_mut().for_each(|value| number_ids(value, known)),
+            Value::Array(items) => items.iter_mut().for_each(|item| number_ids(item, known)),
+            Value::String(text) => {
+                let is_time = text.ends_with('Z') && text.parse::<jiff::Timestamp>().is_ok();
+                if is_time || text.len() == 36 && text.bytes().filter(|byte| *byte == b'-').count() == 4 {
+                    let number = known.iter().position(|other| other == text).unwrap_or(known.len());
+                    if number == known.len() {
+                        known.push(text.clone());
+                    }
+                    let (hours, seconds) = (number / 60, number % 60);
+                    *text = if is_time {
+                        format!("2030-01-01T00:{hours:02}:{seconds:02}Z")
+                    } else {
+                        format!("00000000-0000-7000-8000-{number:012}")
+                    };
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Logs of tasks as the operator API returns them, each with the task after each turn, for the test of `model.js`, which makes
+    /// tasks of events. `UPDATE=1` writes the file.
+    #[tokio::test]
+    async fn recorded_logs_are_up_to_date() {
+        let url = bindings::serve(Server::new(every_kind_of_event()).operator_token(Token::new("root").unwrap())).await;
+        let get = async |path: String| {
+            json_of(bindings::http().get(format!("{url}/{path}")).bearer_auth("root").send().await.unwrap()).await
+        };
+        let post = async |path: String, body: Value| {
+            let request = bindings::http().post(format!("{url}/{path}")).header(header::CONTENT_TYPE, "application/json");
+            json_of(request.body(body.to_string()).send().await.unwrap()).await
+        };
+        let secret = json!({"text": "hunter2", "metadata": {(secret::URI): true}});
+        let all = json!([{"text": "parts"}, {"text": "named", "filename": "a.txt"}, {"text": "marked", "metadata": {"a": 1}},
+            {"data": [1, {"b": null}]}, {"raw": "AP8=", "mediaType": "image/png"}, {"url": "https://example.com/a"}]);
+        let mut recorded = String::new();
+        let mut known = Vec::new();
+        for (name, turns) in [
+            ("artifacts", json!([[{"text": "artifacts"}]])),
+            ("questions", json!([[{"text": "ask"}], [{"text": "sign"}, {"data": {"city": "Lisbon"}}], [{"text": "end"}]])),
+            ("secrets", json!([[{"text": "ask"}, secret], [secret, {"text": "end"}]])),
+            ("parts", json!([all])),
+            ("canceled", json!([[{"text": "wait"}]])),
+            ("failed", json!([[{"text": "fail"}]])),
+            ("broken", json!([[{"text": "ask"}], [{"text": "break"}]])),
+            ("rejected", json!([[{"text": "reject"}]])),
+        ] {
+            let mut message = json!({"role": "ROLE_USER", "metadata": {"turns": name}});
+            let mut log = Value::Null;
+            let mut tasks = Vec::new();
+            for (number, parts) in turns.as_array().unwrap().iter().enumerate() {
+                message["messageId"] = format!("{name}-{number}").into();
+                message["parts"] = parts.clone();
+                let configuration = json!({"returnImmediately": name == "canceled"});
+                let body = json!({"message": message, "configuration": configuration});
+                let sent = post("message:send".to_owned(), body).await;
+                let id = sent["task"]["id"].as_str().unwrap_or_else(|| panic!("{sent}"));
+                message["taskId"] = id.into();
+                if name == "canceled" {
+                    while get(format!("tasks/{id}")).await["artifacts"].is_null() {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                    post(format!("tasks/{id}:cancel"), json!({})).await;
+                }
+                log = get(format!("operator/tasks/{id}/events")).await["events"].take();
+                tasks.push(json!({"events": log.as_array().unwrap().len(), "task": get(format!("tasks/{id}")).await}));
+            }
+            let mut events: Vec<Value> = log.as_array_mut().unwrap().drain(..).collect();
+            let visible = events.iter().filter(|event| event["hidden"] == false).map(|event| event["wire"].clone());
+            let id = message["taskId"].as_str().unwrap();
+            let stream = bindings::fetch(format!("{url}/tasks/{id}:subscribe?lastEventId={id}.0.0")).await.unwrap();
+            let stream = stream.text().await.unwrap();
+            let streamed = stream.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data:")?).ok());
+            assert_eq!(streamed.collect::<Vec<Value>>(), visible.collect::<Vec<_>>(), "{name}");
+            let line = |value: &mut Value| {
+                number_ids(value, &mut known);
+                value.to_string()
+            };
+            let mut lines = |values: &mut Vec<Value>| values.iter_mut().map(line).collect::<Vec<_>>().join(",\n");
+            for event in &mut events {
+                *event = json!({"seq": event["seq"], "hidden": event["hidden"], "wire": event["wire"]});
+            }
+            let (events, tasks) = (lines(&mut events), lines(&mut tasks));
+            let comma = if recorded.is_empty() { "" } else { ",\n" };
+            write!(recorded, "{comma}{{\"name\": \"{name}\", \"events\": [\n{events}\n], \"tasks\": [\n{tasks}\n]}}").unwrap();
+        }
+        let recorded = format!("[{recorded}]\n");
+        assert!(!recorded.contains("hunter2"));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/console/logs.json");
+        if std::env::var_os("UPDATE").is_some() {
+            fs::write(&path, &recorded).unwrap();
+        }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == recorded, "{} is outdated; UPDATE=1 writes it: {recorded}", path.display());
     }
 }
