@@ -33,7 +33,7 @@ async function views(server) {
     'dialog-login': ['#/tasks', (page) => page.getByRole('button', { name: 'Sign in' }).click()],
     'menu-copy': [`#/task/${made['/stream'].id}`, (page) => page.getByText('Copy the call').click()],
     'card-probe': ['#/card', async (page) => {
-      await page.getByRole('button', { name: 'Probe' }).first().waitFor();
+      await page.getByText('No problem found').waitFor();
       for (const button of await page.getByRole('button', { name: 'Probe' }).all()) await button.click();
       await until('each interface answers', async () => (await page.getByText(/✓ answers in/).count()) === 6);
     }],
@@ -68,8 +68,8 @@ function layoutProblems() {
 }
 
 for (const [form, options] of Object.entries(FORMS)) {
-  // axe-core inserts HTML, which the policy of the page forbids.
-  await test(`views are accessible: ${form}`, shown, { bypassCSP: true, reducedMotion: 'reduce', ...options }, async (session) => {
+  // axe-core inserts HTML, which the policy of the page forbids. The probe of 0.3 reads an extended card, which the demo agent has not.
+  await test(`views are accessible: ${form}`, shown, { expects: /policy|\/v1\/card/, bypassCSP: true, reducedMotion: 'reduce', ...options }, async (session) => {
     const { page } = session;
     const violations = [];
     const all = [['status-counts', '#/status'], ['push-refused', '#/push'], ...Object.entries(hashes)];
@@ -88,7 +88,6 @@ for (const [form, options] of Object.entries(FORMS)) {
       }
     }
     assert.ok(await page.evaluate(() => matchMedia('(prefers-reduced-motion: reduce)').matches));
-    session.recorder.take(/policy/);
     assert.deepEqual(violations, []);
     return `${all.length} views`;
   });

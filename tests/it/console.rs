@@ -432,9 +432,9 @@ mod served {
             pause().await?;
             out.progress("Begins.").await?;
             pause().await?;
-            let text = turn.text();
+            let command = turn.message().parts.first().and_then(Part::as_text).unwrap_or_default();
             let mut notes = out.artifact("notes").id("notes").appending();
-            match text.split(' ').next().unwrap_or_default() {
+            match command {
                 "artifacts" => {
                     out.task_metadata(&json!({"step": 1, "kept": {"a": 1}})).await?;
                     pause().await?;
@@ -568,11 +568,10 @@ mod served {
             let stream = stream.text().await.unwrap();
             let streamed = stream.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data:")?).ok());
             assert_eq!(streamed.collect::<Vec<Value>>(), visible.collect::<Vec<_>>(), "{name}");
-            let line = |value: &mut Value| {
-                number_ids(value, &mut known);
-                value.to_string()
+            let mut lines = |values: &mut [Value]| {
+                values.iter_mut().for_each(|value| number_ids(value, &mut known));
+                values.iter().map(Value::to_string).collect::<Vec<_>>().join(",\n")
             };
-            let mut lines = |values: &mut Vec<Value>| values.iter_mut().map(line).collect::<Vec<_>>().join(",\n");
             for event in &mut events {
                 *event = json!({"seq": event["seq"], "hidden": event["hidden"], "wire": event["wire"]});
             }
