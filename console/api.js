@@ -164,7 +164,7 @@ export async function readBytes(response, onBytes, timeout = WATCHDOG_MS) {
   }
 }
 
-function sleep(ms, signal) {
+export function sleep(ms, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, ms);
     signal?.addEventListener('abort', () => {
@@ -191,12 +191,9 @@ const isTransient = (error) => error.status === undefined || error.status === 0 
 export async function follow({ open, onEvent, isEnd, onState = () => {}, signal, timeout = WATCHDOG_MS }) {
   for (let attempt = 0; ; attempt += 1) {
     const stop = new AbortController();
-    const abort = () => stop.abort(signal.reason);
-    signal?.addEventListener('abort', abort, { once: true });
     let failure = null;
     try {
-      signal?.throwIfAborted();
-      const response = await open(stop.signal);
+      const response = await open(AbortSignal.any([stop.signal, ...(signal ? [signal] : [])]));
       onState('live');
       await readSse(response, (event) => {
         attempt = 0;
@@ -207,7 +204,6 @@ export async function follow({ open, onEvent, isEnd, onState = () => {}, signal,
       failure = error;
     } finally {
       stop.abort();
-      signal?.removeEventListener('abort', abort);
     }
     if (failure && !isTransient(failure)) throw failure;
     if (isEnd()) {

@@ -1,7 +1,7 @@
 // State that the views share: route, session, agents, lists of tasks, logs of tasks, and messages that are being sent.
 
 import { batch, computed, effect, signal } from './vendor/signals.js';
-import { Api, ApiError, follow, readSse } from './api.js';
+import { Api, ApiError, follow, readSse, sleep } from './api.js';
 import server from './server.js';
 import { TaskLog, isInterrupted, isTerminal, listRow, operatorRow, payloadOf } from './model.js';
 
@@ -257,7 +257,7 @@ class List {
         if (error.status === 401 || error.status === 403) return;
         failures += 1;
       }
-      await new Promise((resolve) => setTimeout(resolve, Math.min(10_000, 1000 * 2 ** failures)));
+      await sleep(Math.min(10_000, 1000 * 2 ** failures));
     }
   }
 }
@@ -317,7 +317,7 @@ class OwnTasks extends List {
           connection.value = 'live';
         });
       }
-      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+      await sleep(POLL_MS);
       if (stop.aborted) return;
     }
   }
@@ -353,7 +353,7 @@ class AllTasks extends List {
       this.error.value = null;
     });
     await changes;
-    if (!isFeed) await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    if (!isFeed) await sleep(POLL_MS);
   }
 }
 

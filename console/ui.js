@@ -6,7 +6,7 @@ import htm from './vendor/htm.js';
 import { effect } from './vendor/signals.js';
 import { age, grouped, stateOf } from './model.js';
 import { fileName, linkify, markdown, preview, visible } from './text.js';
-import { hrefOf, now, preferences } from './store.js';
+import { hrefOf, isVisible, now, preferences } from './store.js';
 
 const ESCAPED = ['title', 'aria-label', 'alt'];
 
@@ -29,6 +29,17 @@ export function useValue(source) {
     if (source.value !== seen) render((count) => count + 1);
   }), [source, seen]);
   return seen;
+}
+
+/** Calls `read` at once, and then in this interval while the page is visible; from the begin when one of the inputs changes. */
+export function usePoll(read, ms, inputs = []) {
+  const isShown = useValue(isVisible);
+  useEffect(() => {
+    if (!isShown) return undefined;
+    void read();
+    const timer = setInterval(read, ms);
+    return () => clearInterval(timer);
+  }, [isShown, ...inputs]);
 }
 
 /** Announces a change of state to screen readers. */
@@ -71,6 +82,9 @@ export function CopyButton({ text, label = 'Copy', title }) {
   return html`<${Button} title=${title} onClick=${copy}>${state === 'copied' ? 'Copied ✓' : label}<//>
     ${state && state !== 'copied' && html`<${Dialog} title="Copy this text" onClose=${() => setState('')}><textarea class="mono" rows="8" readonly aria-label="Text to copy">${state}</textarea><//>`}`;
 }
+
+/** Id with a button that copies it. `name` is what the button calls it. */
+export const Id = ({ id, name = 'id' }) => html`<code>${id}</code> <${CopyButton} text=${id} label=${`Copy ${name}`} />`;
 
 export function Menu({ label, children, title }) {
   const element = useRef(null);
@@ -115,18 +129,24 @@ export function Confirm({ title, text, action, onConfirm, onClose }) {
   <//>`;
 }
 
-/** Tabs of a view, as links: each has an address. `items` are `{name, label, to}`. */
-export function Tabs({ items, current, label }) {
-  return html`<nav class="tabs" aria-label=${label}>${items.map(({ name, label: text, to }) =>
-    html`<${Link} key=${name} to=${to} aria-current=${name === current ? 'page' : undefined}>${text}<//>`)}</nav>`;
-}
+/** Tabs of a view, as links: each has an address. `items` are names with labels; the segments of an address end with a name. */
+export const Tabs = ({ items, current, label, to, query }) => html`<nav class="tabs" aria-label=${label}>${Object.entries(items).map(([name, text]) =>
+  html`<${Link} key=${name} to=${[...to, name]} query=${query} aria-current=${name === current ? 'page' : undefined}>${text}<//>`)}</nav>`;
 
 export const Section = ({ title, class: name = 'stack', children }) => html`<section class=${name}><h2>${title}</h2>${children}</section>`;
 
-/** Table that scrolls sideways. `head` has the names of the columns, separated by `|`; those of numbers begin with `#`. */
+/**
+ * Table; on a narrow page, each row is a list, for which its cells get the names of their columns. `head` has these, separated by
+ * `|`; those of numbers begin with `#`.
+ */
 export function Table({ label, head, class: name, children }) {
+  const body = useRef(null);
+  const columns = head.split('|');
+  useLayoutEffect(() => {
+    for (const row of body.current.rows) columns.forEach((text, index) => { row.cells[index].dataset.label = text.replace('#', ''); });
+  });
   const column = (text) => html`<th class=${text.startsWith('#') ? 'number' : text === 'What' ? 'what' : ''}>${text.replace('#', '')}</th>`;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class=${name}><thead><tr>${head.split('|').map(column)}</tr></thead><tbody>${children}</tbody></table></div>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class=${name ?? 'rows'}><thead><tr>${columns.map(column)}</tr></thead><tbody ref=${body}>${children}</tbody></table></div>`;
 }
 
 /** Handler that passes the value of a field to `set`. */
@@ -205,12 +225,18 @@ export function ErrorBox({ error, title, onRetry, children }) {
     ${title && html`<strong>${title} </strong>`}<span>${error.message}</span>
     ${error.fields?.length > 0 && html`<ul>${error.fields.map((field) => html`<li><code>${field.field}</code> ${field.description}</li>`)}</ul>`}
     <div class="row muted">${error.status > 0 && html`<span>status ${error.status}</span>`}${error.reason && html`<span>${error.reason}</span>`}
-      ${error.requestId && html`<span>request <code>${error.requestId}</code></span><${CopyButton} text=${error.requestId} label="Copy request id" />`}
+      ${error.requestId && html`<span>request <${Id} id=${error.requestId} name="request id" /></span>`}
       ${onRetry && html`<${Button} onClick=${onRetry}>Retry<//>`}${children}</div>
   </div>`;
 }
 
 export const Empty = ({ children }) => html`<div class="empty">${children}</div>`;
+
+/** Error of a read, or that it is not complete yet. */
+export const Loading = (props) => (props.error ? html`<${ErrorBox} ...${props} />` : html`<${Empty}>Loading…<//>`);
+
+/** Where credentials for the views of the operator are entered. */
+export const NeedsOperator = () => html`<p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings<//>.</p>`;
 
 /** Saves bytes or text as a file. The type is fixed: a `blob:` of HTML that a tab opens would run in this origin. */
 export function download(content, name) {

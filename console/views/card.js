@@ -4,7 +4,7 @@ import { useEffect, useState } from '../vendor/hooks.js';
 import { base, grpcFrame, stringField } from '../api.js';
 import { duration } from '../model.js';
 import { safeLink, visible } from '../text.js';
-import { Button, CopyButton, Empty, ErrorBox, ExternalLink, html, Json, Link, Section, Table, useValue } from '../ui.js';
+import { Button, CopyButton, ExternalLink, html, Json, Link, Loading, Section, Table, useValue } from '../ui.js';
 import { api, route, replaceRoute } from '../store.js';
 
 const CARD = '.well-known/agent-card.json';
@@ -29,22 +29,21 @@ function pageChecks(card, root) {
 /** Calls an interface of this server, and returns what it answered. */
 async function probe(client, { protocolBinding: binding, protocolVersion: version }) {
   const started = performance.now();
-  const took = () => duration(performance.now() - started);
   const headers = { 'a2a-version': version };
-  if (binding === 'HTTP+JSON' && version === '1.0') await client.fetch('tasks?pageSize=1&historyLength=0', { headers });
-  else if (binding === 'HTTP+JSON') await client.fetch('v1/card', { headers }).catch((error) => { if (error.status === 0 || error.status >= 500 || error.status === 401) throw error; });
-  else if (binding === 'JSONRPC') {
-    const method = version === '1.0' ? 'GetTask' : 'tasks/get';
-    const answer = await client.json('rpc', { method: 'POST', headers, body: { jsonrpc: '2.0', id: 1, method, params: { id: 'probe' } } });
-    if (answer.error && answer.error.code !== -32001) throw new Error(answer.error.message);
+  const isNew = version === '1.0';
+  if (binding === 'HTTP+JSON') {
+    // A server without an extended card answers 404.
+    await client.fetch(isNew ? 'tasks?pageSize=1&historyLength=0' : 'v1/card', { headers }).catch((error) => { if (isNew || error.status === 0 || error.status >= 500 || error.status === 401) throw error; });
+  } else if (binding === 'JSONRPC') {
+    const { error } = await client.json('rpc', { method: 'POST', headers, body: { jsonrpc: '2.0', id: 1, method: isNew ? 'GetTask' : 'tasks/get', params: { id: 'probe' } } });
+    if (error && error.code !== -32001) throw new Error(error.message);
   } else {
-    const service = version === '1.0' ? 'lf.a2a.v1.A2AService/GetTask' : 'a2a.v1.A2AService/GetTask';
-    const field = version === '1.0' ? 2 : 1;
-    const response = await client.fetch(service, { method: 'POST', headers: { 'content-type': 'application/grpc-web+proto', 'x-grpc-web': '1' }, body: grpcFrame(stringField(field, version === '1.0' ? 'probe' : 'tasks/probe')) });
+    const body = grpcFrame(isNew ? stringField(2, 'probe') : stringField(1, 'tasks/probe'));
+    const response = await client.fetch(`${isNew ? 'lf.' : ''}a2a.v1.A2AService/GetTask`, { method: 'POST', headers: { 'content-type': 'application/grpc-web+proto', 'x-grpc-web': '1' }, body });
     const status = response.headers.get('grpc-status');
     if (status !== '5') throw new Error(`gRPC status ${status}`);
   }
-  return `answers in ${took()}`;
+  return `answers in ${duration(performance.now() - started)}`;
 }
 
 function Interface({ entry }) {
@@ -107,7 +106,7 @@ export function Card() {
     return () => stop.abort();
   }, [client]);
   const card = cards['1.0'];
-  if (!card) return html`<div class="view">${error ? html`<${ErrorBox} error=${error} title="The card can't be read." />` : html`<${Empty}>Loading…<//>`}</div>`;
+  if (!card) return html`<div class="view"><${Loading} error=${error} title="The card can't be read." /></div>`;
   const { capabilities = {}, provider } = card;
   const link = (url, text) => {
     const safe = safeLink(url);

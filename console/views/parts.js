@@ -4,13 +4,13 @@
 import { useEffect, useState } from '../vendor/hooks.js';
 import { size } from '../model.js';
 import { fileName, safeLink, visible } from '../text.js';
-import { Button, CopyButton, download, ExternalLink, html, Json, Prose } from '../ui.js';
+import { Button, CopyButton, download, ExternalLink, html, Id, Json, Prose } from '../ui.js';
 
 const IMAGES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
 const MAX_IMAGE_BYTES = 5_000_000;
 
 /** Returns the bytes of base64, standard or URL-safe, or `null`. */
-function bytesOf(base64) {
+export function bytesOf(base64) {
   try {
     return Uint8Array.from(atob(base64.replaceAll('-', '+').replaceAll('_', '/')), (char) => char.charCodeAt(0));
   } catch {
@@ -47,10 +47,10 @@ function RawPart({ part }) {
 
 function UrlPart({ part }) {
   const link = safeLink(part.url);
-  return html`<div class="part"><div class="row">
+  return html`<div class="part row">
     ${link ? html`<${ExternalLink} piece=${{ text: part.url, ...link }} />` : html`<code>${part.url}</code>`}
     <span class="muted">${[part.filename, part.mediaType].filter(Boolean).join(' · ')}</span>
-  </div></div>`;
+  </div>`;
 }
 
 function TextPart({ part }) {
@@ -77,7 +77,7 @@ export function Message({ message, who = 'You' }) {
   return html`<div class=${isUser ? 'message user' : 'message'}>
     <div class="who">${isUser ? who : 'Agent'}</div>
     <div class="body"><${Parts} parts=${message.parts} />
-      ${typeof errorId === 'string' && html`<div class="row"><span>error id <code>${errorId}</code></span><${CopyButton} text=${errorId} label="Copy error id" /></div>`}
+      ${typeof errorId === 'string' && html`<div class="row">error id <${Id} id=${errorId} name="error id" /></div>`}
     </div>
   </div>`;
 }

@@ -2,8 +2,8 @@
 
 import { useEffect, useState } from '../vendor/hooks.js';
 import { duration, shortId } from '../model.js';
-import { Age, announce, Button, Confirm, CopyButton, Empty, ErrorBox, Field, html, Link, Table, typed, useValue } from '../ui.js';
-import { api, card, isVisible, now, operator, operatorApi, replaceRoute, route } from '../store.js';
+import { Age, announce, Button, Confirm, Empty, ErrorBox, Field, html, Id, Link, NeedsOperator, Table, typed, usePoll, useValue } from '../ui.js';
+import { api, card, now, operator, operatorApi, replaceRoute, route } from '../store.js';
 
 /** States of deliveries, with their colors. */
 const STATES = { waiting: 'ask', leased: 'busy', dead: 'fail', idle: 'muted' };
@@ -41,7 +41,7 @@ async function retry(body, onDone) {
 }
 
 /** Deliveries with a button that makes each due at once. `onDone` is called after that, with the error or `null`. */
-export const Deliveries = ({ deliveries, onDone }) => html`<${Table} label="Deliveries" class="wide" head="State|Receiver|Task|#Delivered|#Attempts|Last attempt|Next|#Lag|Actions">
+export const Deliveries = ({ deliveries, onDone }) => html`<${Table} label="Deliveries" class="rows wide" head="State|Receiver|Task|#Delivered|#Attempts|Last attempt|Next|#Lag|Actions">
   ${deliveries.map((delivery) => {
     const { agent, owner, tenant, task, config } = delivery;
     return html`<${Delivery} key=${`${agent}/${task}/${config}`} delivery=${delivery} onRetry=${() => retry({ agent, owner, tenant, task, config }, onDone)} />`;
@@ -50,7 +50,6 @@ export const Deliveries = ({ deliveries, onDone }) => html`<${Table} label="Deli
 export function Push() {
   const { query } = useValue(route);
   const status = useValue(operator);
-  const shown = useValue(isVisible);
   const state = query.get('state') ?? '';
   const [deliveries, setDeliveries] = useState(null);
   const [error, setError] = useState(null);
@@ -70,13 +69,8 @@ export function Push() {
       setError(failure);
     }
   };
-  useEffect(() => {
-    setDeliveries(null);
-    if (!shown) return undefined;
-    void load();
-    const timer = setInterval(load, POLL_MS);
-    return () => clearInterval(timer);
-  }, [state, shown]);
+  useEffect(() => setDeliveries(null), [state]);
+  usePoll(load, POLL_MS, [state]);
   const done = (failure) => (failure ? setError(failure) : load());
   return html`<div class="view">
     <div class="row"><h1 class="grow">Push notifications</h1>
@@ -84,8 +78,8 @@ export function Push() {
       ${['', ...Object.keys(STATES)].map((name) => html`<${Button} aria-pressed=${state === name} onClick=${() => replaceRoute(['push'], { state: name })}>${name || 'all'}<//>`)}
       <${Button} onClick=${() => setIsAsking(true)}>Retry all dead<//></div>
     <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${load} />
-    ${error && (error.status === 401 || error.status === 403) && html`<p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings<//>.</p>`}
-    ${deliveries?.length === 0 && html`<${Empty}><p>${state ? `No delivery is ${state}.` : 'No task has a receiver.'}</p><p>A receiver for trying it out:</p><div class="row"><code>a2a listen --port 9000</code><${CopyButton} text="a2a listen --port 9000" /></div><//>`}
+    ${error && (error.status === 401 || error.status === 403) && html`<${NeedsOperator} />`}
+    ${deliveries?.length === 0 && html`<${Empty}><p>${state ? `No delivery is ${state}.` : 'No task has a receiver.'}</p><p>A receiver for trying it out:</p><div class="row"><${Id} id="a2a listen --port 9000" name="command" /></div><//>`}
     ${deliveries?.length > 0 && html`<${Deliveries} deliveries=${deliveries} onDone=${done} />`}
     ${deliveries?.length >= MAX_DELIVERIES && html`<p class="muted">The first ${MAX_DELIVERIES} are shown.</p>`}
     ${isAsking && html`<${Confirm} title="Retry all dead deliveries?" text="Each receiver gets the events that it has not accepted." action="Retry all" onConfirm=${() => retry({ dead: true }, done)} onClose=${() => setIsAsking(false)} />`}

@@ -1,9 +1,9 @@
 // Status of the server, for operators: readiness, limits in use, store, dependencies, tasks by state, push, latencies.
 
-import { useEffect, useState } from '../vendor/hooks.js';
+import { useState } from '../vendor/hooks.js';
 import { duration, grouped, shortId, size } from '../model.js';
-import { Age, CopyButton, ErrorBox, html, Link, PageLink, Section, State, Table, useValue } from '../ui.js';
-import { card, isVisible, metricsApi, operator, operatorApi, session } from '../store.js';
+import { Age, CopyButton, ErrorBox, html, Link, NeedsOperator, PageLink, Section, State, Table, usePoll, useValue } from '../ui.js';
+import { card, metricsApi, operator, operatorApi, session } from '../store.js';
 import server from '../server.js';
 
 const POLL_MS = 3000;
@@ -26,7 +26,7 @@ const TONES = { up: 'ok', down: 'fail', rate_limited: 'ask', open: 'fail', close
 function Dependencies({ agents }) {
   const list = agents.flatMap(({ name, dependencies }) => dependencies.map((dependency) => ({ ...dependency, agent: name })));
   if (list.length === 0) return html`<p class="muted">No agent depends on another service.</p>`;
-  return html`<${Table} label="Dependencies" class="wide" head="Agent|Dependency|State|Since|Last success|Failures|Last error|Latency|Breaker">
+  return html`<${Table} label="Dependencies" class="rows wide" head="Agent|Dependency|State|Since|Last success|Failures|Last error|Latency|Breaker">
     ${list.map((item) => html`<tr><td>${item.agent}</td><td>${item.peer}</td><td><span class=${`state ${TONES[item.state] ?? 'muted'}`}>${item.state}</span></td>
       <td><${Age} at=${item.since} /></td><td><${Age} at=${item.last_success} /></td><td>${item.failures}</td>
       <td>${item.last_error ?? '–'}</td><td>${duration(item.latency_ms)}</td>
@@ -61,16 +61,10 @@ function latencies(text) {
 const bound = (seconds) => (seconds === Infinity ? 'above the last bucket' : `≤ ${duration(seconds * 1000)}`);
 
 function Latencies() {
-  const shown = useValue(isVisible);
   const [rows, setRows] = useState(null);
-  useEffect(() => {
-    const canRead = session.peek() || !card.peek()?.securitySchemes;
-    if (!shown || !canRead) return undefined;
-    const read = () => metricsApi.fetch('metrics').then((response) => response.text()).then((text) => setRows(latencies(text)), () => setRows(null));
-    void read();
-    const timer = setInterval(read, METRICS_MS);
-    return () => clearInterval(timer);
-  }, [shown]);
+  usePoll(() => {
+    if (session.peek() || !card.peek()?.securitySchemes) metricsApi.fetch('metrics').then((response) => response.text()).then((text) => setRows(latencies(text)), () => setRows(null));
+  }, METRICS_MS);
   if (!rows?.length) return html`<p class="muted">No latencies: the metrics are not readable here, or no call was made.</p>`;
   return html`<${Table} label="Latencies" head="Operation|#Calls|#p50|#p95">
     ${rows.map((row) => html`<tr><td>${row.name}</td><td class="number">${grouped(row.total)}</td><td class="number">${bound(row.p50)}</td><td class="number">${bound(row.p95)}</td></tr>`)}<//>`;
@@ -78,18 +72,12 @@ function Latencies() {
 
 export function Status() {
   const status = useValue(operator);
-  const shown = useValue(isVisible);
   const [error, setError] = useState(null);
-  useEffect(() => {
-    if (!shown) return undefined;
-    const read = () => operatorApi.json('operator/status').then((value) => {
-      operator.value = value;
-      setError(null);
-    }, setError);
-    const timer = setInterval(read, POLL_MS);
-    return () => clearInterval(timer);
-  }, [shown]);
-  if (!status) return html`<div class="view"><${ErrorBox} error=${error} title="The status can't be read." /><p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings<//>.</p></div>`;
+  usePoll(() => operatorApi.json('operator/status').then((value) => {
+    operator.value = value;
+    setError(null);
+  }, setError), POLL_MS);
+  if (!status) return html`<div class="view"><${ErrorBox} error=${error} title="The status can't be read." /><${NeedsOperator} /></div>`;
   const { access, agents, limits, otlp, push, store, totals = {} } = status;
   const states = Object.entries(totals.tasks ?? {});
   return html`<div class="view">

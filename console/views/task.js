@@ -3,7 +3,8 @@
 import { useEffect, useMemo, useState } from '../vendor/hooks.js';
 import { duration, errorIdOf, grouped, isInterrupted, isTerminal, shortId, size, stateOf, summary, TaskLog, timelineRows, timeOfId, turnsOf } from '../model.js';
 import { visible } from '../text.js';
-import { Button, Clock, CopyButton, Empty, ErrorBox, html, Link, Menu, Section, State, Table, Tabs, typed, useValue } from '../ui.js';
+import { Button, Clock, CopyButton, ErrorBox, html, Id, Link, Loading, Menu, Section, State, Table, Tabs, typed, useValue } from '../ui.js';
+import { signal } from '../vendor/signals.js';
 import { api, go, isOperator, messageOf, now, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
 import { curl, grpcurl, python, a2a } from '../copy.js';
 import { FeedState, Question, TaskActions } from './chat.js';
@@ -49,23 +50,23 @@ function useOperatorTask(id, version) {
 
 /** Log of a task of any owner, from the operator API, with the time of each event. Read again when `version` changes. */
 function useOperatorLog(id, version) {
-  const [log] = useState(() => new TaskLog());
-  const [, render] = useState(0);
+  const [source] = useState(() => ({ id, log: new TaskLog(), version: signal(0), pages: (params, stop) => readOperator(id, '/events', params, stop) }));
+  useValue(source.version);
   useEffect(() => {
     const stop = new AbortController();
     const read = async () => {
-      let next = log.lastSeq;
-      while (next !== null) {
-        const page = await readOperator(id, '/events', { after: next, limit: 500 }, stop.signal);
+      const { log } = source;
+      for (let after = log.lastSeq; after !== null;) {
+        const page = await source.pages({ after, limit: 500 }, stop.signal);
         for (const { seq, fence, time, hidden, bytes, wire } of page.events) log.add(`${id}.${fence}.${seq}`, wire, bytes, { at: time ? Date.parse(time) : null, isHidden: hidden });
-        next = page.next;
-        render((count) => count + 1);
+        after = page.next;
+        source.version.value += 1;
       }
     };
     read().catch(() => {});
     return () => stop.abort();
   }, [id, version]);
-  return log;
+  return source;
 }
 
 const Fact = ({ name, children }) => html`<dt>${name}</dt><dd>${children}</dd>`;
@@ -77,11 +78,11 @@ function Facts({ task, facts, log }) {
   const errorId = errorIdOf(task);
   const turn = facts?.turns?.at(-1);
   return html`<dl class="facts">
-    <${Fact} name="task"><code>${task.id}</code> <${CopyButton} text=${task.id} label="Copy id" /><//>
+    <${Fact} name="task"><${Id} id=${task.id} /><//>
     <${Fact} name="conversation"><${Link} to=${['chat', task.contextId]}>${shortId(task.contextId)}<//><//>
     ${created !== null && html`<${Fact} name="time"><${Clock} at=${created} /> for ${duration(end - created)}<//>`}
     <${Fact} name="events">${grouped(log.events.length)}<//>
-    ${errorId && html`<${Fact} name="error id"><code>${errorId}</code> <${CopyButton} text=${errorId} label="Copy error id" />
+    ${errorId && html`<${Fact} name="error id"><${Id} id=${errorId} name="error id" />
       <span class="muted">${facts ? 'the log has the cause under it' : 'the operator finds the cause by it'}</span><//>`}
     ${facts?.task && html`<${Fact} name="owner">${facts.task.owner || '—'}${facts.task.tenant ? ` · tenant ${facts.task.tenant}` : ''}<//>`}
     ${turn && html`<${Fact} name="last turn">${[turn.caller && `caller ${turn.caller}`, turn.binding && `${turn.binding} ${turn.version ?? ''}`, `attempt ${turn.attempt ?? 1}`, turn.reason && turn.reason !== 'none' && `reason ${turn.reason}`, turn.tokens?.input && `${turn.tokens.input} + ${turn.tokens.output} tokens`, turn.trace && `trace ${turn.trace}`].filter(Boolean).join(' · ')}<//>`}
@@ -179,27 +180,38 @@ function Result({ task, who }) {
   </div>`;
 }
 
+const TABS = { timeline: 'Timeline', result: 'Result', wire: 'Wire', push: 'Push' };
+
+/** Facts and tabs of a task. `feed` has its log; `query` is that of its address; `push` is the content of the tab Push. */
+function Details({ task, facts, feed, query, who, push, children }) {
+  const { args: [id, tab = 'timeline'] } = route.peek();
+  const { log } = feed;
+  return html`<${Facts} task=${task} facts=${facts} log=${log} />${children}
+    <${Tabs} items=${TABS} to=${['task', id]} query=${query} current=${tab} label="Views of the task" />
+    ${tab === 'result' ? html`<${Result} task=${task} who=${who} />` : tab === 'wire' ? html`<${Wire} feed=${feed} />` : tab === 'push' ? push : html`<${Timeline} log=${log} task=${task} facts=${facts} />`}`;
+}
+
 /** Task of any owner, only from the operator API. */
-function OperatorTask({ id }) {
+function OperatorTask({ id, query }) {
   const version = Math.floor(useValue(now) / 4000);
   const [facts, error] = useOperatorTask(id, version);
-  const log = useOperatorLog(id, version);
-  if (!facts) return html`<div class="view"><h1>Task ${shortId(id)}</h1>${error ? html`<${ErrorBox} error=${error} title="The task can't be shown." />` : html`<${Empty}>Loading…<//>`}</div>`;
+  const feed = useOperatorLog(id, version);
+  if (!facts) return html`<div class="view"><h1>Task ${shortId(id)}</h1><${Loading} error=${error} title="The task can't be shown." /></div>`;
   const { state, context, updated, message, owner } = facts.task;
-  const task = facts.snapshot ?? log.task ?? { id, contextId: context, status: { state, timestamp: updated } };
+  const task = facts.snapshot ?? feed.log.task ?? { id, contextId: context, status: { state, timestamp: updated } };
   return html`<div class="view"><div class="row"><h1><${State} name=${state} /> task ${shortId(id)}</h1><span class="grow"></span>${owner === '' && html`<${Link} to=${['task', id]} class="button small">Open as own task<//>`}</div>
-    <${Facts} task=${task} facts=${facts} log=${log} />${message && html`<p class="box">${message}</p>`}
-    ${facts.push.length > 0 && html`<${Section} title="Push notifications"><${Deliveries} deliveries=${facts.push} onDone=${() => {}} /><//>`}<${Timeline} log=${log} task=${task} facts=${facts} /><${Result} task=${task} who="Client" /></div>`;
+    <${Details} task=${task} facts=${facts} feed=${feed} query=${Object.fromEntries(query)} who="Client"
+      push=${facts.push.length > 0 ? html`<${Deliveries} deliveries=${facts.push} onDone=${() => {}} />` : html`<p class="muted">No receiver is registered for this task.</p>`}>${message && html`<p class="box">${message}</p>`}<//></div>`;
 }
 
 export function Task() {
   const { args: [id = ''], query } = useValue(route);
   const isFull = useValue(isOperator);
-  return isFull && query.has('of') ? html`<${OperatorTask} id=${id} />` : html`<${OwnTask} />`;
+  return isFull && query.has('of') ? html`<${OperatorTask} key=${id} id=${id} query=${query} />` : html`<${OwnTask} />`;
 }
 
 function OwnTask() {
-  const { args: [id = '', tab = 'timeline'] } = useValue(route);
+  const { args: [id = ''] } = useValue(route);
   const client = useValue(api);
   const feed = useMemo(() => new TaskFeed(id, client), [id, client]);
   useEffect(() => {
@@ -211,20 +223,17 @@ function OwnTask() {
   const [facts] = useOperatorTask(id, state);
   const error = useValue(feed.error);
   const { task } = feed;
-  const items = [['timeline', 'Timeline'], ['result', 'Result'], ['wire', 'Wire'], ['push', 'Push']].map(([name, label]) => ({ name, label, to: ['task', id, name] }));
-  if (!task) return html`<div class="view"><h1>Task ${shortId(id)}</h1>${error ? html`<${ErrorBox} error=${error} title="The task can't be shown." onRetry=${() => feed.load()} />` : html`<${Empty}>Loading…<//>`}</div>`;
+  if (!task) return html`<div class="view"><h1>Task ${shortId(id)}</h1><${Loading} error=${error} title="The task can't be shown." onRetry=${() => feed.load()} /></div>`;
   const answer = (parts) => send({ message: messageOf(parts, { taskId: task.id, contextId: task.contextId }), options: {} });
   return html`<div class="view">
     <div class="row"><h1><${State} name=${task.status?.state} /> task ${shortId(id)}</h1><${FeedState} feed=${feed} /><span class="grow"></span>
       <${TaskActions} task=${task} onRetried=${(newId) => newId && go(['task', newId])} />
       <${CopyCall} label="Copy the call" request=${() => sendRequest(task)} />
       <${Link} to=${['chat', task.contextId]} class="button small">Open chat<//></div>
-    <${Facts} task=${task} facts=${facts} log=${feed.log} />
+    <${Details} task=${task} facts=${facts} feed=${feed} push=${html`<${TaskPush} task=${task} deliveries=${facts?.push} />`}>
     ${task.status?.message && !isInterrupted(task) && stateOf(task.status.state).tone === 'fail' && html`<div class="box fail">${summary(task.status.message.parts, 2000)}</div>`}
     ${isInterrupted(task) && html`<div class="stack"><${Message} message=${task.status.message ?? { parts: [] }} />
       <${Question} key=${state} task=${task} onAnswer=${answer} /><div class="row"><${Link} to=${['chat', task.contextId]} class="button">Answer in the chat<//></div></div>`}
-    ${error && feed.state.peek() === 'ended' && html`<${ErrorBox} error=${error} title="The log can't be read." />`}
-    <${Tabs} items=${items} current=${tab} label="Views of the task" />
-    ${tab === 'result' ? html`<${Result} task=${task} />` : tab === 'wire' ? html`<${Wire} feed=${feed} />` : tab === 'push' ? html`<${TaskPush} task=${task} deliveries=${facts?.push} />` : html`<${Timeline} log=${feed.log} task=${task} facts=${facts} />`}
+    ${error && feed.state.peek() === 'ended' && html`<${ErrorBox} error=${error} title="The log can't be read." />`}<//>
   </div>`;
 }

@@ -6,6 +6,7 @@ import { grouped, isTerminal, parseCursor, size } from '../model.js';
 import { Button, Code, CopyButton, ErrorBox, html, useValue, VirtualList } from '../ui.js';
 import { requestOf } from '../store.js';
 import { toText } from '../wire.js';
+import { bytesOf } from './parts.js';
 import { CopyCall } from './task.js';
 
 const MAX_EVENTS = 20_000;
@@ -14,14 +15,29 @@ const SUBSCRIBE_ID = 2;
 const subscribePath = (prefix, id, cursor) => `${prefix}tasks/${encodeURIComponent(id)}:subscribe?lastEventId=${encodeURIComponent(cursor)}`;
 const rpcBody = (method, id) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, params: { id } });
 
-/** Each form: the call that returns it, for a cursor. */
+/** Each form: the call that returns it, for a cursor, and the name that it has in the operator API. */
 const FORMS = {
-  json: { label: '1.0 JSON', open: (id, cursor) => ({ path: subscribePath('', id, cursor), version: '1.0' }) },
+  json: { label: '1.0 JSON', operator: '1.0', open: (id, cursor) => ({ path: subscribePath('', id, cursor), version: '1.0' }) },
   rpc: { label: '1.0 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '1.0', body: rpcBody('SubscribeToTask', id), cursor }) },
+  json03: { label: '0.3 JSON', operator: '0.3' },
   rpc03: { label: '0.3 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '0.3', body: rpcBody('tasks/resubscribe', id), cursor }) },
   rest03: { label: '0.3 REST', open: (id, cursor) => ({ path: subscribePath('v1/', id, cursor), version: '0.3' }) },
-  grpc: { label: 'gRPC text', isGrpc: true, open: (id, cursor) => ({ path: 'lf.a2a.v1.A2AService/SubscribeToTask', cursor }) },
+  grpc: { label: 'gRPC text', operator: 'proto', isGrpc: true, open: (id, cursor) => ({ path: 'lf.a2a.v1.A2AService/SubscribeToTask', cursor }) },
 };
+
+const jsonEvent = (seq, raw) => ({ seq, bytes: new TextEncoder().encode(raw).length, raw, text: () => pretty(raw) });
+const grpcEvent = (seq, bytes) => ({ seq, bytes: bytes.length, text: () => toText(bytes) });
+
+/** Reads the log of a task of any owner, in a form of the operator API. */
+async function readPages(form, { pages }, onEvents, signal) {
+  const events = [];
+  for (let after = 0; after !== null && events.length < MAX_EVENTS;) {
+    const page = await pages({ after, limit: 500, form: form.operator }, signal);
+    for (const { seq, wire } of page.events) events.push(form.isGrpc ? grpcEvent(seq, bytesOf(wire)) : jsonEvent(seq, JSON.stringify(wire)));
+    after = page.next;
+  }
+  onEvents(events, true);
+}
 
 /** Reads the log in a form, up to the last event that the page knows, and calls `onEvents` as it grows. */
 async function readForm(form, feed, onEvents, signal) {
@@ -33,15 +49,13 @@ async function readForm(form, feed, onEvents, signal) {
   for (;;) {
     const { path, version, body, cursor: header } = form.open(id, cursor);
     const stop = new AbortController();
-    const abort = () => stop.abort();
-    signal.addEventListener('abort', abort, { once: true });
     const before = events.length;
     const isComplete = () => events.length >= MAX_EVENTS || events.at(-1)?.seq >= limit;
     try {
       const response = await client.fetch(path, {
         method: body || form.isGrpc ? 'POST' : 'GET',
         body: form.isGrpc ? grpcFrame(stringField(SUBSCRIBE_ID, id)) : body,
-        signal: stop.signal,
+        signal: AbortSignal.any([signal, stop.signal]),
         headers: {
           ...(version && { 'a2a-version': version }),
           ...(header && { 'last-event-id': header }),
@@ -55,7 +69,7 @@ async function readForm(form, feed, onEvents, signal) {
         const seqs = feed.log.events.map(({ seq }) => seq);
         const decoder = new GrpcDecoder((bytes) => {
           if (isComplete()) return;
-          events.push({ seq: seqs[events.length] ?? events.length + 1, bytes: bytes.length, text: () => toText(bytes) });
+          events.push(grpcEvent(seqs[events.length] ?? events.length + 1, bytes));
           if (isComplete()) stop.abort();
         });
         await readBytes(response, (bytes) => decoder.push(bytes));
@@ -64,7 +78,7 @@ async function readForm(form, feed, onEvents, signal) {
           if (isComplete()) return;
           const at = parseCursor(eventId);
           if (at) cursor = eventId;
-          events.push({ seq: at?.seq ?? events.length + 1, bytes: new TextEncoder().encode(data).length, raw: data, text: () => pretty(data) });
+          events.push(jsonEvent(at?.seq ?? events.length + 1, data));
           if (isComplete()) stop.abort();
         });
       }
@@ -72,7 +86,6 @@ async function readForm(form, feed, onEvents, signal) {
       if (signal.aborted) return;
       if (!stop.signal.aborted) throw error;
     } finally {
-      signal.removeEventListener('abort', abort);
       stop.abort();
     }
     onEvents([...events], isComplete() || events.length === before);
@@ -99,14 +112,15 @@ function useForm(form, feed) {
   useEffect(() => {
     if (!isReady) return undefined;
     const stop = new AbortController();
-    readForm(form, feed, (events, isComplete) => setResult({ form, events, isComplete, error: null }), stop.signal)
-      .catch((error) => setResult({ ...NOTHING, form, isComplete: true, error }));
+    (feed.pages ? readPages : readForm)(form, feed, (events, isComplete) => setResult({ form, events, isComplete, error: null }), stop.signal)
+      .catch((error) => stop.signal.aborted || setResult({ ...NOTHING, form, isComplete: true, error }));
     return () => stop.abort();
   }, [form, feed, isReady, limit]);
   // The events of another form are not shown as those of this one.
   return result.form === form ? result : NOTHING;
 }
 
+/** Events of a feed, or of `{id, log, version, pages}` if they are those of the operator API. */
 export function Wire({ feed }) {
   const [name, setName] = useState('json');
   const [selected, setSelected] = useState(0);
@@ -123,9 +137,8 @@ export function Wire({ feed }) {
     <span role="cell" class="number">${events[index].seq}</span>
     <span role="cell"><${Button} class="small plain row-focus" aria-pressed=${index === selected} onClick=${() => setSelected(index)}>${kindOf(events[index])}<//></span><span role="cell" class="number muted">${size(events[index].bytes)}</span></div>`;
   return html`<div class="stack">
-    <div class="row" role="group" aria-label="Form">${Object.entries(FORMS).map(([key, { label }]) => html`<${Button} key=${key} aria-pressed=${key === name} onClick=${() => setName(key)}>${label}<//>`)}
-      <span class="grow"></span>
-      <${CopyCall} label="Copy the call" request=${request} /></div>
+    <div class="row" role="group" aria-label="Form">${Object.entries(FORMS).filter(([, { open, operator }]) => (feed.pages ? operator : open)).map(([key, { label }]) => html`<${Button} key=${key} aria-pressed=${key === name} onClick=${() => setName(key)}>${label}<//>`)}
+      ${!feed.pages && html`<span class="grow"></span><${CopyCall} label="Copy the call" request=${request} />`}</div>
     <${ErrorBox} error=${error} title="This form can't be read." />
     <p class="muted" role="status">${grouped(events.length)} events · ${size(events.reduce((sum, { bytes }) => sum + bytes, 0))}${isComplete ? '' : ' · reading…'}</p>
     ${events.length > 0 && html`<div class="wire">
