@@ -28,6 +28,10 @@ export function retryAfterMs(value, now = Date.now()) {
   return Number.isNaN(ms) ? null : Math.max(0, ms);
 }
 
+/** Details of an error: a list in HTTP+JSON and in JSON-RPC. */
+const detailsOf = (error) => [error?.details, error?.data].find(Array.isArray) ?? [];
+export const reasonOf = (error) => detailsOf(error).find((detail) => detail?.reason)?.reason;
+
 /** Converts an error of HTTP+JSON, JSON-RPC or plain text. */
 export function errorOf(status, headers, text) {
   let body = null;
@@ -37,12 +41,11 @@ export function errorOf(status, headers, text) {
     // The text is the message.
   }
   const error = body?.error ?? body;
-  const details = Array.isArray(error?.details) ? error.details : Array.isArray(error?.data) ? error.data : [];
-  const fields = details.flatMap((detail) => detail?.fieldViolations ?? []);
+  const fields = detailsOf(error).flatMap((detail) => detail?.fieldViolations ?? []);
   const message = typeof error?.message === 'string' ? error.message : text.slice(0, 500) || `status ${status}`;
   return new ApiError(message, {
     status,
-    reason: details.find((detail) => detail?.reason)?.reason ?? error?.status ?? null,
+    reason: reasonOf(error) ?? error?.status ?? null,
     fields,
     retryAfter: retryAfterMs(headers.get('retry-after')),
     challenge: headers.get('www-authenticate'),
@@ -181,7 +184,7 @@ export function backoffMs(attempt, retryAfter, random = Math.random) {
 }
 
 /** True for an error after which the same request can succeed later. */
-const isTransient = (error) => error.status === undefined || error.status === 0 || error.status === 408 || error.status === 429 || error.status >= 500;
+const isTransient = (error) => !error.status || [408, 429].includes(error.status) || error.status >= 500;
 
 /**
  * Follows a stream over interruptions. `open(signal)` returns a response; `onEvent` gets each event; `isEnd()` tells whether the

@@ -284,22 +284,9 @@ export function listRow(task) {
 }
 
 export function operatorRow(task) {
-  return {
-    id: String(task.id),
-    context: String(task.context ?? ''),
-    state: task.state ?? '',
-    created: timeOf(task.created),
-    updated: timeOf(task.updated),
-    errorId: task.error_id ?? null,
-    asked: '',
-    message: String(task.message ?? ''),
-    owner: String(task.owner ?? ''),
-    tenant: String(task.tenant ?? ''),
-    agent: String(task.agent ?? ''),
-    events: task.events,
-    bytes: task.bytes,
-    attempt: task.attempt,
-  };
+  const { state, error_id: errorId = null, events, bytes, attempt } = task;
+  const [id, context, message, owner, tenant, agent] = ['id', 'context', 'message', 'owner', 'tenant', 'agent'].map((name) => String(task[name] ?? ''));
+  return { id, context, state: state ?? '', created: timeOf(task.created), updated: timeOf(task.updated), errorId, asked: '', message, owner, tenant, agent, events, bytes, attempt };
 }
 
 /** Returns true if a row of the list passes the filter `{states, text, since, owner}`. */

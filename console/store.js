@@ -1,7 +1,7 @@
 // State that the views share: route, session, agents, lists of tasks, logs of tasks, and messages that are being sent.
 
 import { batch, computed, effect, signal } from './vendor/signals.js';
-import { Api, ApiError, follow, readSse, sleep } from './api.js';
+import { Api, ApiError, follow, readSse, reasonOf, sleep } from './api.js';
 import server from './server.js';
 import { TaskLog, isInterrupted, isTerminal, listRow, operatorRow, payloadOf } from './model.js';
 
@@ -199,7 +199,7 @@ export async function start() {
   await loadCard();
 }
 
-export async function loadCard() {
+async function loadCard() {
   try {
     card.value = await api.peek().json('.well-known/agent-card.json');
   } catch {
@@ -254,7 +254,7 @@ class List {
         if (stop.aborted) return;
         this.state.value = 'offline';
         this.error.value = error;
-        if (error.status === 401 || error.status === 403) return;
+        if ([401, 403].includes(error.status)) return;
         failures += 1;
       }
       await sleep(Math.min(10_000, 1000 * 2 ** failures));
@@ -421,7 +421,7 @@ export class TaskFeed {
 
   receive({ id, name, data }) {
     const json = JSON.parse(data);
-    if (name === 'error') throw errorEvent(json);
+    if (name === 'error') throw errorIn(json);
     const before = this.log.lastSeq;
     if (!this.log.add(id, json, data.length)) return;
     const { kind, value } = payloadOf(json);
@@ -470,9 +470,10 @@ export class TaskFeed {
   }
 }
 
-function errorEvent(json) {
+/** Error in a stream, or in a response of JSON-RPC, whose codes are no statuses. */
+function errorIn(json, status) {
   const error = json?.error ?? json;
-  return new ApiError(String(error?.message ?? 'the stream ended with an error'), { status: Number(error?.code) || 500 });
+  return new ApiError(String(error?.message ?? 'the stream ended with an error'), { status: status ?? (Number(error?.code) || 500), reason: reasonOf(error) ?? (status && String(error.code)) });
 }
 
 /** Returns the feed of a task of the current agent; the oldest of many are dropped. */
@@ -538,6 +539,9 @@ export function messageOf(parts, { taskId, contextId, referenceTaskIds, metadata
     ...(extensions?.length && { extensions }),
   };
 }
+
+/** Request that continues a task. */
+export const answerTo = (task, parts) => ({ message: messageOf(parts, { taskId: task.id, contextId: task.contextId }) });
 
 /**
  * Sends a request `{message, configuration, metadata, options: {binding, hasKey}}`. `onTask(id, context)` is called with the first
@@ -612,7 +616,7 @@ async function exchange(request, receive) {
   const rpc = (method, params) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, params });
   if (options.binding === '0.3') {
     const response = await client.json('rpc', { method: 'POST', headers: extra, body: rpc('message/send', sendOf03(body)) });
-    if (response.error) throw rpcError(response.error);
+    if (response.error) throw errorIn(response, 400);
     const id = response.result?.kind === 'task' ? response.result.id : null;
     if (id) receive({ task: await client.json(taskPath(id)) });
     else receive({ message: { ...response.result, role: 'ROLE_AGENT', parts: (response.result?.parts ?? []).map(({ kind, ...part }) => part) } });
@@ -626,26 +630,21 @@ async function exchange(request, receive) {
   });
   if (!(response.headers.get('content-type') ?? '').startsWith('text/event-stream')) {
     const json = await response.json();
-    if (json.error) throw rpcError(json.error);
+    if (json.error) throw errorIn(json, 400);
     receive(json.result ?? json);
     return;
   }
   await readSse(response, (event) => {
     if (!isRpc) {
       const json = JSON.parse(event.data);
-      if (event.name === 'error') throw errorEvent(json);
+      if (event.name === 'error') throw errorIn(json);
       receive(json, event);
       return;
     }
     const { result, error } = JSON.parse(event.data);
-    if (error) throw rpcError(error);
+    if (error) throw errorIn(error, 400);
     receive(result, { ...event, data: JSON.stringify(result) });
   });
-}
-
-function rpcError(error) {
-  const details = Array.isArray(error.data) ? error.data : [];
-  return new ApiError(String(error.message), { status: 400, reason: details.find((detail) => detail?.reason)?.reason ?? String(error.code) });
 }
 
 /** Parameters of `message/send` of 0.3. The call returns as soon as there is a task. */
@@ -691,13 +690,11 @@ function takeOperatorToken() {
   const params = new URLSearchParams(location.hash.slice(1));
   const token = params.get('operator');
   if (!token) return;
-  operatorToken.value = token;
-  store(sessionStorage, 'a2a-operator', token);
+  useOperatorToken(token);
   history.replaceState(null, '', `${location.pathname}${location.search}#/status`);
 }
 
 export function listen() {
-  takeOperatorToken();
   const update = () => {
     takeOperatorToken();
     const before = agentId.peek();

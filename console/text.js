@@ -79,21 +79,21 @@ export function inline(text, depth = 0) {
 
 const ITEM = /^(\s{0,8})(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
 
-/** Splits Markdown into blocks: `{heading, level}`, `{items, isOrdered}`, `{fence, language}`, `{paragraph}`. */
+/** Splits Markdown into blocks: `{heading}`, `{items, isOrdered}`, `{fence}`, `{paragraph}`. */
 export function markdown(text) {
   const blocks = [];
   const lines = String(text).split(/\r?\n/);
   for (let at = 0; at < lines.length; ) {
     const line = lines[at];
-    const fence = /^\s{0,3}(```+|~~~+)\s*([\w+-]{0,30})/.exec(line);
+    const fence = /^\s{0,3}(```+|~~~+)/.exec(line);
     const heading = /^(#{1,6})\s+(.*)$/.exec(line);
     if (fence) {
       const end = lines.findIndex((other, index) => index > at && other.trim().startsWith(fence[1]));
       const body = lines.slice(at + 1, end < 0 ? lines.length : end);
-      blocks.push({ fence: visible(body.join('\n')), language: fence[2] });
+      blocks.push({ fence: visible(body.join('\n')) });
       at = end < 0 ? lines.length : end + 1;
     } else if (heading) {
-      blocks.push({ heading: inline(heading[2]), level: heading[1].length });
+      blocks.push({ heading: inline(heading[2]) });
       at += 1;
     } else if (ITEM.test(line)) {
       const items = [];

@@ -21,12 +21,12 @@ const shown = (child) => (typeof child === 'string' ? visible(child) : Array.isA
 export const html = htm.bind(element);
 export { Fragment };
 
-/** Renders a component again when a signal changes, and returns its value. */
+/** Renders a component again when a signal changes, and returns its value. There may be no signal. */
 export function useValue(source) {
   const [, render] = useState(0);
-  const seen = source.peek();
+  const seen = source?.peek();
   useEffect(() => effect(() => {
-    if (source.value !== seen) render((count) => count + 1);
+    if (source && source.value !== seen) render((count) => count + 1);
   }), [source, seen]);
   return seen;
 }
@@ -40,6 +40,15 @@ export function usePoll(read, ms, inputs = []) {
     const timer = setInterval(read, ms);
     return () => clearInterval(timer);
   }, [isShown, ...inputs]);
+}
+
+/** Runs an asynchronous function when one of the inputs changes. Its signal ends the run before. */
+export function useRun(run, inputs) {
+  useEffect(() => {
+    const stop = new AbortController();
+    run(stop.signal);
+    return () => stop.abort();
+  }, inputs);
 }
 
 /** Announces a change of state to screen readers. */
@@ -66,7 +75,7 @@ export function ExternalLink({ piece }) {
 }
 
 /** Writes to the clipboard. Without permission, or without TLS, the text is shown to be copied by hand. */
-export function CopyButton({ text, label = 'Copy', title }) {
+export function CopyButton({ text, label = 'Copy' }) {
   const [state, setState] = useState('');
   const value = () => (typeof text === 'function' ? text() : text);
   const copy = async () => {
@@ -79,7 +88,7 @@ export function CopyButton({ text, label = 'Copy', title }) {
       setState(await value());
     }
   };
-  return html`<${Button} title=${title} onClick=${copy}>${state === 'copied' ? 'Copied ✓' : label}<//>
+  return html`<${Button} onClick=${copy}>${state === 'copied' ? 'Copied ✓' : label}<//>
     ${state && state !== 'copied' && html`<${Dialog} title="Copy this text" onClose=${() => setState('')}><textarea class="mono" rows="8" readonly aria-label="Text to copy">${state}</textarea><//>`}`;
 }
 
@@ -149,11 +158,14 @@ export function Table({ label, head, class: name, children }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table class=${name ?? 'rows'}><thead><tr>${columns.map(column)}</tr></thead><tbody ref=${body}>${children}</tbody></table></div>`;
 }
 
+/** Options of a `select`: names with labels. */
+export const options = (labels) => Object.entries(labels).map(([name, label]) => html`<option value=${name}>${label}</option>`);
+
 /** Handler that passes the value of a field to `set`. */
-export const typed = (set) => (event) => set(event.currentTarget.value);
+export const typed = (set) => ({ currentTarget: { type, checked, value } }) => set(type === 'checkbox' ? checked : value);
 
 export function Check({ set, children, ...props }) {
-  return html`<label class="check"><input type="checkbox" onChange=${(event) => set(event.currentTarget.checked)} ...${props} />${children}</label>`;
+  return html`<label class="check"><input type="checkbox" onChange=${typed(set)} ...${props} />${children}</label>`;
 }
 
 export function Field({ label, hint, children }) {
@@ -171,15 +183,17 @@ export function State({ name, isShort }) {
 export function Age({ at }) {
   const current = useValue(now);
   at = typeof at === 'string' ? Date.parse(at) : at;
-  if (at === null || at === undefined) return html`<span class="muted">–</span>`;
-  return html`<time dateTime=${new Date(at).toISOString()} title=${new Date(at).toLocaleString()}>${age(at, current)}</time>`;
+  if ((at ?? null) === null) return html`<span class="muted">–</span>`;
+  const date = new Date(at);
+  return html`<time dateTime=${date.toISOString()} title=${date.toLocaleString()}>${age(at, current)}</time>`;
 }
 
 /** Time of day with milliseconds, with the date as the title. */
 export function Clock({ at }) {
-  if (at === null || at === undefined) return null;
-  const text = new Date(at).toISOString();
-  return html`<time dateTime=${text} title=${text}>${new Date(at).toLocaleTimeString('en-GB', { fractionalSecondDigits: 3, hour: '2-digit', minute: '2-digit', second: '2-digit' })}</time>`;
+  if ((at ?? null) === null) return null;
+  const date = new Date(at);
+  const text = date.toISOString();
+  return html`<time dateTime=${text} title=${text}>${date.toLocaleTimeString('en-GB', { fractionalSecondDigits: 3, hour: '2-digit', minute: '2-digit', second: '2-digit' })}</time>`;
 }
 
 const Piece = (piece) => {
@@ -254,7 +268,7 @@ export function download(content, name) {
  * List of which only the visible rows are in the page. `count` rows of `height` pixels, `row(index)` renders one. Keys move the
  * focus between the links or buttons with the class `row-focus`.
  */
-export function VirtualList({ count, height, row, label, head, columns, onScroll }) {
+export function VirtualList({ count, height, row, label, head, columns }) {
   const element = useRef(null);
   const [{ top, space }, setView] = useState({ top: 0, space: 600 });
   const wanted = useRef(null);
@@ -291,10 +305,7 @@ export function VirtualList({ count, height, row, label, head, columns, onScroll
     event.stopPropagation();
     focus(at ? Math.max(0, Math.min(count - 1, Number(at.dataset.index) + step)) : first);
   };
-  const scroll = () => {
-    setView((view) => ({ ...view, top: element.current.scrollTop }));
-    onScroll?.(element.current.scrollTop);
-  };
+  const scroll = () => setView((view) => ({ ...view, top: element.current.scrollTop }));
   const rows = [];
   for (let index = first; index < last; index += 1) rows.push(row(index));
   return html`<div class="list" role="table" aria-label=${label} aria-rowcount=${count + 1} aria-colcount=${columns}>

@@ -1,10 +1,10 @@
 // Agent card: its content, its problems with remedies, and probes of its interfaces.
 
-import { useEffect, useState } from '../vendor/hooks.js';
+import { useState } from '../vendor/hooks.js';
 import { base, grpcFrame, stringField } from '../api.js';
 import { duration } from '../model.js';
-import { safeLink, visible } from '../text.js';
-import { Button, CopyButton, ExternalLink, html, Json, Link, Loading, Section, Table, useValue } from '../ui.js';
+import { safeLink } from '../text.js';
+import { Button, CopyButton, ExternalLink, html, Json, Link, Loading, Section, Table, useRun, useValue } from '../ui.js';
 import { api, route, replaceRoute } from '../store.js';
 
 const CARD = '.well-known/agent-card.json';
@@ -89,28 +89,28 @@ export function Card() {
   const [review, setReview] = useState(null);
   const [error, setError] = useState(null);
   const raw = query.get('raw') ?? '';
-  useEffect(() => {
-    const stop = new AbortController();
-    const options = { signal: stop.signal };
+  useRun((signal) => {
+    const options = { signal };
     setCards({});
     setReview(null);
-    const get = (version) => client.json(CARD, { ...options, headers: { 'a2a-version': version } });
-    get('1.0').then((card) => {
-      setCards((cards) => ({ ...cards, '1.0': card }));
-      if (card.capabilities?.extendedAgentCard) client.json('extendedAgentCard', options).then((extended) => setCards((cards) => ({ ...cards, extended })), () => {});
-    }).catch((failure) => stop.signal.aborted || setError(failure));
-    client.fetch(CARD, options).then((response) => response.json()).then((card) => setCards((cards) => ({ ...cards, merged: card })), () => {});
-    get('0.3').then((card) => setCards((cards) => ({ ...cards, 0.3: card })), () => {});
-    // Without a version: the review is about each one that is served.
-    client.fetch('console/review.json', options).then((response) => response.json()).then(setReview, () => stop.signal.aborted || setReview({ problems: [] }));
-    return () => stop.abort();
+    const add = (name) => (card) => {
+      setCards((cards) => ({ ...cards, [name]: card }));
+      return card;
+    };
+    const get = (version) => client.json(CARD, { ...options, headers: { 'a2a-version': version } }).then(add(version));
+    get('1.0').then((card) => card.capabilities?.extendedAgentCard && client.json('extendedAgentCard', options).then(add('extended'), () => {}), (failure) => signal.aborted || setError(failure));
+    get('0.3').catch(() => {});
+    // Without a version: both forms in one card, and a review of each one that is served.
+    const read = (path) => client.fetch(path, options).then((response) => response.json());
+    read(CARD).then(add('merged'), () => {});
+    read('console/review.json').then(setReview, () => signal.aborted || setReview({ problems: [] }));
   }, [client]);
   const card = cards['1.0'];
   if (!card) return html`<div class="view"><${Loading} error=${error} title="The card can't be read." /></div>`;
   const { capabilities = {}, provider } = card;
   const link = (url, text) => {
     const safe = safeLink(url);
-    return safe ? html`<${ExternalLink} piece=${{ text: text ?? url, ...safe }} />` : visible(text ?? url ?? '');
+    return safe ? html`<${ExternalLink} piece=${{ text: text ?? url, ...safe }} />` : text ?? url;
   };
   const problems = review && [...(review.problems ?? []), ...pageChecks(card, client.root)];
   return html`<div class="view">
@@ -123,7 +123,7 @@ export function Card() {
       <dt>capabilities</dt><dd>${['streaming', 'pushNotifications', 'extendedAgentCard'].filter((name) => capabilities[name]).map((name) => ({ streaming: 'streaming', pushNotifications: 'push notifications', extendedAgentCard: 'extended card' })[name]).join(', ') || 'none'}</dd>
       <dt>input</dt><dd>${(card.defaultInputModes ?? []).join(', ')}</dd><dt>output</dt><dd>${(card.defaultOutputModes ?? []).join(', ')}</dd>
       ${capabilities.extensions?.length > 0 && html`<dt>extensions</dt><dd>${capabilities.extensions.map((extension) => html`<div><code>${extension.uri}</code> ${extension.required ? 'required' : ''}</div>`)}</dd>`}
-      <dt>credentials</dt><dd>${schemesOf(card).map(({ label }) => visible(label)).join(', ') || 'none needed'}</dd>
+      <dt>credentials</dt><dd>${schemesOf(card).map(({ label }) => label).join(', ') || 'none needed'}</dd>
     </dl>
     <${Section} title="Problems"><${Problems} problems=${problems} /><//>
     <${Section} title="Interfaces"><${Table} label="Interfaces" head="Binding|Version|URL|Probe">

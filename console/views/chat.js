@@ -1,9 +1,9 @@
 // Chat: the conversations of the caller, and the turns of one of them.
 
-import { useEffect, useLayoutEffect, useRef, useState } from '../vendor/hooks.js';
+import { useEffect, useRef, useState } from '../vendor/hooks.js';
 import { approvalOf, contextsOf, duration, isInterrupted, isTerminal, requestedSchema, shortId, stateOf, timeOfId } from '../model.js';
 import { Age, announce, Button, Confirm, CopyButton, Empty, ErrorBox, html, Json, Link, State, useValue } from '../ui.js';
-import { api, attempt, cancelTask, card, dropSend, feedOf, go, messageOf, now, ownTasks, pending, preferences, replies, replaceRoute, route, send, watch } from '../store.js';
+import { answerTo, api, attempt, cancelTask, card, dropSend, feedOf, go, messageOf, now, ownTasks, pending, preferences, replies, replaceRoute, route, send, watch } from '../store.js';
 import { Composer } from './composer.js';
 import { isFlat, SchemaForm } from './form.js';
 import { Artifact, Message } from './parts.js';
@@ -92,7 +92,7 @@ export function TaskActions({ task, onRetried }) {
   const retry = () => {
     const first = task.history?.find((message) => message.role === 'ROLE_USER');
     const message = messageOf(first.parts, { contextId: task.contextId, referenceTaskIds: [task.id], metadata: first.metadata });
-    void send({ message, options: {} }, (id, context) => onRetried?.(id, context));
+    void send({ message }, (id, context) => onRetried?.(id, context));
   };
   const canRetry = isTerminal(task) && task.history?.some((message) => message.role === 'ROLE_USER');
   return html`${isTerminal(task)
@@ -217,7 +217,7 @@ function Conversation({ context, list, skill }) {
     return task ? !isTerminal(task) : row ? !stateOf(row.state).isTerminal : true;
   });
   const feed = open ? feedOf(open) : null;
-  useFeedVersion(feed);
+  useValue(feed?.version);
   const waiting = feed?.task && isInterrupted(feed.task) ? feed.task : null;
   const onTask = (id, contextId) => {
     if (context || !contextId) return;
@@ -228,9 +228,9 @@ function Conversation({ context, list, skill }) {
     onAccepted?.();
     onTask(id, contextId);
   });
-  const onAnswer = (task, parts) => onSend({ message: messageOf(parts, { taskId: task.id, contextId: task.contextId }), options: {} });
+  const onAnswer = (task, parts) => onSend(answerTo(task, parts));
   const last = ids.length > 0 ? feedOf(ids.at(-1)) : null;
-  useFeedVersion(last);
+  useValue(last?.version);
   const spoken = last?.task ? `Task ${stateOf(last.task.status?.state).word}` : '';
   useEffect(() => { if (spoken) announce(spoken); }, [last, spoken]);
   const shown = ids.slice(-limit);
@@ -245,12 +245,6 @@ function Conversation({ context, list, skill }) {
     </div>
     <${Composer} key=${context} context=${context} waiting=${waiting} skill=${skill} example=${example} onSend=${onSend} isFocused=${isFocused} />
   </div>`;
-}
-
-/** Renders again with a feed, which may be `null`. */
-function useFeedVersion(feed) {
-  const [, render] = useState(0);
-  useLayoutEffect(() => feed?.version.subscribe(() => render((count) => count + 1)), [feed]);
 }
 
 export function Chat() {

@@ -2,11 +2,13 @@
 
 import { useEffect, useRef, useState } from '../vendor/hooks.js';
 import { size, shortId } from '../model.js';
-import { announce, Button, Check, Field, html, typed, useValue } from '../ui.js';
+import { announce, Button, Check, Field, html, options as choices, typed, useValue } from '../ui.js';
 import { card, draftOf, keepDraft, messageOf } from '../store.js';
 import { base64Of } from './parts.js';
 
 const SECRET = 'urn:a2a-service:secret:v1';
+
+const BINDINGS = { rest: '1.0 HTTP+JSON', jsonrpc: '1.0 JSON-RPC', 0.3: '0.3 JSON-RPC' };
 
 const NO_OPTIONS = {
   binding: 'rest', hasKey: true, isSecret: false, returnImmediately: false,
@@ -64,12 +66,11 @@ async function fileOf(file) {
 function Options({ options, change }) {
   const skills = useValue(card)?.skills ?? [];
   const canPush = useValue(card)?.capabilities?.pushNotifications;
-  const set = (name) => (event) => change({ [name]: event.currentTarget.type === 'checkbox' ? event.currentTarget.checked : event.currentTarget.value });
+  const set = (name) => typed((value) => change({ [name]: value }));
   const field = (name, label, hint, more) => html`<${Field} label=${label} hint=${hint}><input value=${options[name]} onInput=${set(name)} ...${more} /><//>`;
   return html`<fieldset class="box stack"><legend class="muted">Options of this message</legend>
     <div class="grid">
-      <${Field} label="Binding"><select value=${options.binding} onChange=${set('binding')}>
-        <option value="rest">1.0 HTTP+JSON</option><option value="jsonrpc">1.0 JSON-RPC</option><option value="0.3">0.3 JSON-RPC</option></select><//>
+      <${Field} label="Binding"><select value=${options.binding} onChange=${set('binding')}>${choices(BINDINGS)}</select><//>
       <${Field} label="Skill"><select value=${options.skill} onChange=${set('skill')}><option value="">none named</option>
         ${skills.map((skill) => html`<option value=${skill.id}>${skill.name || skill.id}</option>`)}</select><//>
       ${field('modes', 'Accepted output modes', 'Media types, separated by commas')}

@@ -1,8 +1,7 @@
 // Form for a flat JSON Schema: text, numbers, booleans, choices and dates. Other schemas are answered with the JSON editor.
 
 import { useState } from '../vendor/hooks.js';
-import { visible } from '../text.js';
-import { Check, Field, html } from '../ui.js';
+import { Check, Field, html, typed } from '../ui.js';
 
 const FLAT = ['string', 'integer', 'number', 'boolean'];
 const INPUTS = { date: 'date', 'date-time': 'datetime-local', time: 'time', email: 'email', uri: 'url' };
@@ -33,9 +32,9 @@ function initial(property) {
 }
 
 function Control({ name, property, isRequired, value, onChange }) {
-  const label = visible(property.title ?? name);
-  const hint = property.description ? visible(property.description) : null;
-  const set = (event) => onChange(event.currentTarget.type === 'checkbox' ? event.currentTarget.checked : event.currentTarget.value);
+  const label = String(property.title ?? name);
+  const hint = String(property.description ?? '');
+  const set = typed(onChange);
   if (property.enum) {
     return html`<${Field} label=${label} hint=${hint}><select required=${isRequired} value=${value} onChange=${set}>
       <option value="">–</option>${property.enum.map((option, index) => html`<option value=${String(index)}>${property.enumNames?.[index] ?? option}</option>`)}</select><//>`;

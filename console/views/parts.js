@@ -3,7 +3,7 @@
 
 import { useEffect, useState } from '../vendor/hooks.js';
 import { size } from '../model.js';
-import { fileName, safeLink, visible } from '../text.js';
+import { fileName, safeLink } from '../text.js';
 import { Button, CopyButton, download, ExternalLink, html, Id, Json, Prose } from '../ui.js';
 
 const IMAGES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
@@ -31,13 +31,13 @@ function Image({ bytes, type, name }) {
     setUrl(made);
     return () => URL.revokeObjectURL(made);
   }, [bytes, type]);
-  return url && html`<img src=${url} alt=${name ? visible(name) : 'Image without a name'} />`;
+  return url && html`<img src=${url} alt=${name || 'Image without a name'} />`;
 }
 
 function RawPart({ part }) {
   const [bytes] = useState(() => bytesOf(part.raw));
   const type = part.mediaType ?? '';
-  const caption = [part.filename || 'File without a name', type || 'no media type', bytes ? size(bytes.length) : 'not base64'].map(visible).join(' · ');
+  const caption = [part.filename || 'File without a name', type || 'no media type', bytes ? size(bytes.length) : 'not base64'].join(' · ');
   return html`<div class="part">
     ${bytes && IMAGES.includes(type) && bytes.length <= MAX_IMAGE_BYTES && html`<${Image} bytes=${bytes} type=${type} name=${part.filename} />`}
     <div class="row"><span class="muted">${caption}</span>
@@ -45,18 +45,20 @@ function RawPart({ part }) {
   </div>`;
 }
 
+const namesOf = ({ filename, mediaType }) => [filename, mediaType].filter(Boolean).join(' · ');
+
 function UrlPart({ part }) {
   const link = safeLink(part.url);
-  return html`<div class="part row">
+  return html`<div class="part"><div class="row">
     ${link ? html`<${ExternalLink} piece=${{ text: part.url, ...link }} />` : html`<code>${part.url}</code>`}
-    <span class="muted">${[part.filename, part.mediaType].filter(Boolean).join(' · ')}</span>
-  </div>`;
+    <span class="muted">${namesOf(part)}</span>
+  </div></div>`;
 }
 
 function TextPart({ part }) {
   const isLong = part.text.length > 65_536;
   return html`<div class="part">
-    ${(part.filename || part.mediaType) && html`<span class="muted">${[part.filename, part.mediaType].filter(Boolean).join(' · ')}</span>`}
+    ${namesOf(part) && html`<span class="muted">${namesOf(part)}</span>`}
     <${Prose} text=${part.text} />
     ${isLong && html`<div class="row"><${Button} onClick=${() => download(part.text, fileName(part.filename, 'text.txt'))}>Download text<//></div>`}
   </div>`;
@@ -69,7 +71,7 @@ export function Part({ part }) {
   return html`<div class="part"><${Json} value=${part?.data ?? part} label="Data part" /></div>`;
 }
 
-export const Parts = ({ parts }) => (parts ?? []).map((part, index) => html`<${Part} key=${index} part=${part} />`);
+const Parts = ({ parts }) => (parts ?? []).map((part, index) => html`<${Part} key=${index} part=${part} />`);
 
 export function Message({ message, who = 'You' }) {
   const isUser = message.role === 'ROLE_USER';

@@ -78,7 +78,7 @@ export function Push() {
       ${['', ...Object.keys(STATES)].map((name) => html`<${Button} aria-pressed=${state === name} onClick=${() => replaceRoute(['push'], { state: name })}>${name || 'all'}<//>`)}
       <${Button} onClick=${() => setIsAsking(true)}>Retry all dead<//></div>
     <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${load} />
-    ${error && (error.status === 401 || error.status === 403) && html`<${NeedsOperator} />`}
+    ${[401, 403].includes(error?.status) && html`<${NeedsOperator} />`}
     ${deliveries?.length === 0 && html`<${Empty}><p>${state ? `No delivery is ${state}.` : 'No task has a receiver.'}</p><p>A receiver for trying it out:</p><div class="row"><${Id} id="a2a listen --port 9000" name="command" /></div><//>`}
     ${deliveries?.length > 0 && html`<${Deliveries} deliveries=${deliveries} onDone=${done} />`}
     ${deliveries?.length >= MAX_DELIVERIES && html`<p class="muted">The first ${MAX_DELIVERIES} are shown.</p>`}

@@ -1,8 +1,7 @@
 // Settings: credentials, headers of all requests, theme, keys; and the login dialog.
 
 import { useState } from '../vendor/hooks.js';
-import { visible } from '../text.js';
-import { Button, Check, Dialog, Field, html, PageLink, Section, typed, useValue } from '../ui.js';
+import { Button, Check, Dialog, Field, html, options, PageLink, Section, typed, useValue } from '../ui.js';
 import { card, challenge, extraHeaders, forget, isOperator, login, operatorToken, prefer, preferences, session, setExtraHeaders, useOperatorToken } from '../store.js';
 import server from '../server.js';
 import { schemesOf } from './card.js';
@@ -12,12 +11,12 @@ const encodeBasic = (text) => btoa(String.fromCharCode(...new TextEncoder().enco
 /** Form for the credentials that the card declares. A bearer token can always be given: a card may be protected itself. */
 function Login({ error, onDone }) {
   const schemes = schemesOf(useValue(card)).filter(({ kind }) => kind !== 'other');
-  const options = schemes.length > 0 ? schemes : [{ name: 'bearer', kind: 'bearer', label: 'Bearer token' }, { name: 'basic', kind: 'basic', label: 'Basic' }];
+  const choices = schemes.length > 0 ? schemes : [{ name: 'bearer', kind: 'bearer', label: 'Bearer token' }, { name: 'basic', kind: 'basic', label: 'Basic' }];
   const [index, setIndex] = useState(0);
   const [secret, setSecret] = useState('');
   const [user, setUser] = useState('');
   const [isKept, setIsKept] = useState(false);
-  const scheme = options[Math.min(index, options.length - 1)];
+  const scheme = choices[Math.min(index, choices.length - 1)];
   const submit = (event) => {
     event.preventDefault();
     const value = secret.trim();
@@ -28,9 +27,9 @@ function Login({ error, onDone }) {
   };
   return html`<form class="stack" onSubmit=${submit} autocomplete="off">
     ${error && html`<p class=${error.status ? 'box fail' : 'box'} role=${error.status ? 'alert' : undefined}>${error.message}${error.challenge && html`<br /><code>${error.challenge}</code>`}</p>`}
-    ${options.length > 1 && html`<${Field} label="Scheme"><select value=${String(index)} onChange=${typed((value) => setIndex(Number(value)))}>${options.map(({ label }, at) => html`<option value=${String(at)}>${label}</option>`)}</select><//>`}
+    ${choices.length > 1 && html`<${Field} label="Scheme"><select value=${String(index)} onChange=${typed((value) => setIndex(Number(value)))}>${options(choices.map(({ label }) => label))}</select><//>`}
     ${scheme.kind === 'basic' && html`<${Field} label="Name"><input value=${user} required onInput=${typed(setUser)} /><//>`}
-    <${Field} label=${scheme.kind === 'basic' ? 'Password' : visible(scheme.label)}><input type="password" required autocomplete="off" value=${secret} onInput=${typed(setSecret)} /><//>
+    <${Field} label=${scheme.kind === 'basic' ? 'Password' : scheme.label}><input type="password" required autocomplete="off" value=${secret} onInput=${typed(setSecret)} /><//>
     <${Check} checked=${isKept} set=${setIsKept}>keep for this tab, also when it is reloaded<//>
     <div class="row end"><button type="submit" class="primary">Sign in</button></div>
   </form>`;
@@ -86,7 +85,7 @@ export function Settings() {
     ${server.operator && html`<${Operator} />`}
     <${Headers} />
     <${Section} title="Display" class="box stack">
-      <${Field} label="Theme"><select value=${theme} onChange=${typed((value) => prefer({ theme: value }))}><option value="auto">as the system</option><option value="light">light</option><option value="dark">dark</option></select><//>
+      <${Field} label="Theme"><select value=${theme} onChange=${typed((value) => prefer({ theme: value }))}>${options({ auto: 'as the system', light: 'light', dark: 'dark' })}</select><//>
       <${Check} checked=${markdown} set=${(value) => prefer({ markdown: value })}>Show Markdown in texts of agents (headings, lists, code, links; never HTML or images)<//>
       <${Check} checked=${shortcuts} set=${(value) => prefer({ shortcuts: value })}>Keys without Ctrl<//><//>
     <${Section} title="Keys" class="box stack"><${KeyTable} /><//>

@@ -50,12 +50,12 @@ function latencies(text) {
     buckets.set(bound, (buckets.get(bound) ?? 0) + Number(match[2]));
     operations.set(name, buckets);
   }
-  const quantile = (buckets, share) => {
+  return [...operations].map(([name, buckets]) => {
     const bounds = [...buckets].sort(([a], [b]) => a - b);
-    const total = bounds.at(-1)?.[1] ?? 0;
-    return { total, bound: bounds.find(([, count]) => count >= total * share)?.[0] ?? 0 };
-  };
-  return [...operations].map(([name, buckets]) => ({ name, total: quantile(buckets, 1).total, p50: quantile(buckets, 0.5).bound, p95: quantile(buckets, 0.95).bound })).filter(({ total }) => total > 0).sort((a, b) => b.total - a.total);
+    const total = bounds.at(-1)[1];
+    const quantile = (share) => bounds.find(([, count]) => count >= total * share)[0];
+    return { name, total, p50: quantile(0.5), p95: quantile(0.95) };
+  }).filter(({ total }) => total > 0).sort((a, b) => b.total - a.total);
 }
 
 const bound = (seconds) => (seconds === Infinity ? 'above the last bucket' : `≤ ${duration(seconds * 1000)}`);

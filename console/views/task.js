@@ -2,17 +2,17 @@
 
 import { useEffect, useMemo, useState } from '../vendor/hooks.js';
 import { duration, errorIdOf, grouped, isInterrupted, isTerminal, shortId, size, stateOf, summary, TaskLog, timelineRows, timeOfId, turnsOf } from '../model.js';
-import { visible } from '../text.js';
-import { Button, Clock, CopyButton, ErrorBox, html, Id, Link, Loading, Menu, Section, State, Table, Tabs, typed, useValue } from '../ui.js';
+import { Button, Clock, CopyButton, ErrorBox, html, Id, Link, Loading, Menu, options, Section, State, Table, Tabs, typed, useRun, useValue } from '../ui.js';
+import { sleep } from '../api.js';
 import { signal } from '../vendor/signals.js';
-import { api, go, isOperator, messageOf, now, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
+import { answerTo, api, go, isOperator, now, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
 import { curl, grpcurl, python, a2a } from '../copy.js';
 import { FeedState, Question, TaskActions } from './chat.js';
 import { Artifact, Message, Part } from './parts.js';
 import { Deliveries, TaskPush } from './push.js';
 import { Wire } from './wire.js';
 
-export function CopyCall({ request, label = 'Copy' }) {
+export function CopyCall({ request, label }) {
   const forms = { curl, grpcurl, python, 'a2a command': a2a };
   return html`<${Menu} label=${label}>${Object.entries(forms).map(([name, write]) => html`<${CopyButton} key=${name} text=${() => write(request())} label=${name} />`)}<//>`;
 }
@@ -36,14 +36,14 @@ function readOperator(id, path, params, signal) {
 function useOperatorTask(id, version) {
   const isFull = useValue(isOperator);
   const [result, setResult] = useState([null, null]);
-  useEffect(() => {
-    if (!isFull) return undefined;
-    const stop = new AbortController();
-    const timer = setTimeout(() => readOperator(id, '', {}, stop.signal).then((facts) => setResult([facts, null]), (error) => stop.signal.aborted || setResult(([facts]) => [facts, error])), 150);
-    return () => {
-      clearTimeout(timer);
-      stop.abort();
-    };
+  useRun(async (signal) => {
+    if (!isFull) return;
+    try {
+      await sleep(150, signal);
+      setResult([await readOperator(id, '', {}, signal), null]);
+    } catch (error) {
+      if (!signal.aborted) setResult(([facts]) => [facts, error]);
+    }
   }, [id, isFull, version]);
   return result;
 }
@@ -52,22 +52,19 @@ function useOperatorTask(id, version) {
 function useOperatorLog(id, version) {
   const [source] = useState(() => ({ id, log: new TaskLog(), version: signal(0), pages: (params, stop) => readOperator(id, '/events', params, stop) }));
   useValue(source.version);
-  useEffect(() => {
-    const stop = new AbortController();
-    const read = async () => {
-      const { log } = source;
-      for (let after = log.lastSeq; after !== null;) {
-        const page = await source.pages({ after, limit: 500 }, stop.signal);
-        for (const { seq, fence, time, hidden, bytes, wire } of page.events) log.add(`${id}.${fence}.${seq}`, wire, bytes, { at: time ? Date.parse(time) : null, isHidden: hidden });
-        after = page.next;
-        source.version.value += 1;
-      }
-    };
-    read().catch(() => {});
-    return () => stop.abort();
+  useRun(async (stop) => {
+    const { log } = source;
+    for (let after = log.lastSeq; after !== null;) {
+      const page = await source.pages({ after, limit: 500 }, stop).catch(() => ({ events: [], next: null }));
+      for (const { seq, fence, time, hidden, bytes, wire } of page.events) log.add(`${id}.${fence}.${seq}`, wire, bytes, { at: time ? Date.parse(time) : null, isHidden: hidden });
+      after = page.next;
+      source.version.value += 1;
+    }
   }, [id, version]);
   return source;
 }
+
+const Title = ({ id, state }) => html`<h1><${State} name=${state} /> <span class="state">task ${shortId(id)}</span></h1>`;
 
 const Fact = ({ name, children }) => html`<dt>${name}</dt><dd>${children}</dd>`;
 
@@ -123,12 +120,12 @@ function Turns({ log, facts }) {
   </div></section>`;
 }
 
-const KINDS = { task: 'created', statusUpdate: 'status', artifactUpdate: 'artifact', message: 'message' };
+const KINDS = { '': 'all kinds', task: 'created', statusUpdate: 'status', artifactUpdate: 'artifact', message: 'message' };
 
 function What({ row }) {
   const text = row.message ? summary(row.message.parts, 160) : '';
   if (row.kind === 'artifactUpdate') {
-    const name = visible(row.name || shortId(row.artifactId));
+    const name = row.name || shortId(row.artifactId);
     return html`${row.count > 1 ? html`<strong>${grouped(row.count)} chunks</strong> of artifact “${name}”` : html`chunk of artifact “${name}”`}${row.isLast ? html` <span class="muted">last</span>` : ''}`;
   }
   if (row.kind === 'message') return html`message ${row.isHidden ? html`<span class="muted">(from the client, on no stream)</span>` : ''} ${text}`;
@@ -156,7 +153,7 @@ function Timeline({ log, task, facts }) {
     ${log.hasGap && html`<p class="box ask">The server no longer has the begin of this log: it begins with a snapshot. Logs are kept for a time after the end of a task (retention.logs).</p>`}
     <${Turns} log=${log} facts=${facts} />
     <section class="stack"><div class="row"><h2 class="grow">Events</h2>
-      <select class="small" aria-label="Kind of event" value=${kind} onChange=${typed(setKind)}><option value="">all kinds</option>${Object.entries(KINDS).map(([name, word]) => html`<option value=${name}>${word}</option>`)}</select>
+      <select class="small" aria-label="Kind of event" value=${kind} onChange=${typed(setKind)}>${options(KINDS)}</select>
       <input id="find" class="small" type="search" aria-label="Find in events" placeholder="find" value=${find} onInput=${typed(setFind)} /></div>
       <${Table} label="Events" class="events" head="##|At|#+Δ|What|#Bytes">
         ${shown.slice(0, limit).map((row) => html`<tr key=${row.from}><td class="number">${row.events.length > 0
@@ -199,9 +196,9 @@ function OperatorTask({ id, query }) {
   if (!facts) return html`<div class="view"><h1>Task ${shortId(id)}</h1><${Loading} error=${error} title="The task can't be shown." /></div>`;
   const { state, context, updated, message, owner } = facts.task;
   const task = facts.snapshot ?? feed.log.task ?? { id, contextId: context, status: { state, timestamp: updated } };
-  return html`<div class="view"><div class="row"><h1><${State} name=${state} /> task ${shortId(id)}</h1><span class="grow"></span>${owner === '' && html`<${Link} to=${['task', id]} class="button small">Open as own task<//>`}</div>
+  return html`<div class="view"><div class="row"><${Title} id=${id} state=${state} /><span class="grow"></span>${owner === '' && html`<${Link} to=${['task', id]} class="button small">Open as own task<//>`}</div>
     <${Details} task=${task} facts=${facts} feed=${feed} query=${Object.fromEntries(query)} who="Client"
-      push=${facts.push.length > 0 ? html`<${Deliveries} deliveries=${facts.push} onDone=${() => {}} />` : html`<p class="muted">No receiver is registered for this task.</p>`}>${message && html`<p class="box">${message}</p>`}<//></div>`;
+      push=${facts.push.length > 0 ? html`<${Deliveries} deliveries=${facts.push} onDone=${() => {}} />` : html`<p class="muted">No receiver is registered for this task.</p>`}>${message && html`<p class=${stateOf(state).tone === 'fail' ? 'box fail' : 'box'}>${message}</p>`}<//></div>`;
 }
 
 export function Task() {
@@ -224,9 +221,9 @@ function OwnTask() {
   const error = useValue(feed.error);
   const { task } = feed;
   if (!task) return html`<div class="view"><h1>Task ${shortId(id)}</h1><${Loading} error=${error} title="The task can't be shown." onRetry=${() => feed.load()} /></div>`;
-  const answer = (parts) => send({ message: messageOf(parts, { taskId: task.id, contextId: task.contextId }), options: {} });
+  const answer = (parts) => send(answerTo(task, parts));
   return html`<div class="view">
-    <div class="row"><h1><${State} name=${task.status?.state} /> task ${shortId(id)}</h1><${FeedState} feed=${feed} /><span class="grow"></span>
+    <div class="row"><${Title} id=${id} state=${task.status?.state} /><${FeedState} feed=${feed} /><span class="grow"></span>
       <${TaskActions} task=${task} onRetried=${(newId) => newId && go(['task', newId])} />
       <${CopyCall} label="Copy the call" request=${() => sendRequest(task)} />
       <${Link} to=${['chat', task.contextId]} class="button small">Open chat<//></div>

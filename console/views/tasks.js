@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from '../vendor/hooks.js';
 import { duration, grouped, matches, PRESETS, shortId, stateOf, STATES } from '../model.js';
-import { Age, Button, Check, Empty, ErrorBox, html, Link, Menu, State, typed, useNarrow, useValue, VirtualList } from '../ui.js';
+import { Age, Button, Check, Empty, ErrorBox, html, Link, Menu, options, State, typed, useNarrow, useValue, VirtualList } from '../ui.js';
 import { agents, allTasks, api, closeAllTasks, go, isOperator, now, ownTasks, replaceRoute, route } from '../store.js';
 
 const PRESET_WORDS = { 'in-flight': 'In flight', waits: 'Waits for client', failed: 'Failed' };
@@ -25,11 +25,11 @@ function Filters({ query, isAll, count, list, children }) {
       <span class="grow"></span>${children}
       ${useValue(isOperator) && html`<${Check} checked=${isAll} set=${(value) => set({ all: value ? '1' : '', owner: '' })}>all owners<//>`}</div>
     <div class="row">
-      <input id="find" type="search" class="grow" aria-label="Find by id, context, error id or text" placeholder="id, context, error id or text  ( / )" value=${query.get('find') ?? ''} onInput=${typed((value) => set({ find: value }))} />
+      <input id="find" type="search" class="grow" aria-label="Find by id, context, error id or text" placeholder="id, error id or text" value=${query.get('find') ?? ''} onInput=${typed((value) => set({ find: value }))} />
       ${Object.entries(PRESET_WORDS).map(([name, word]) => html`<${Button} aria-pressed=${current === name} onClick=${() => set({ state: current === name ? '' : name })}>${word}<//>`)}
       <${Menu} label=${states.length > 0 && !PRESETS[current] ? `States (${states.length})` : 'States'}>${Object.entries(STATES).map(([name, { word }]) =>
         html`<${Check} checked=${states.includes(name)} onChange=${() => toggle(name)}>${word}<//>`)}<//>
-      <select class="small" aria-label="Changed since" value=${query.get('since') ?? ''} onChange=${typed((value) => set({ since: value }))}>${Object.entries(SINCE).map(([value, word]) => html`<option value=${value}>${word}</option>`)}</select>
+      <select class="small" aria-label="Changed since" value=${query.get('since') ?? ''} onChange=${typed((value) => set({ since: value }))}>${options(SINCE)}</select>
       ${isAll && html`<input class="small" aria-label="Owner" placeholder="owner" value=${query.get('owner') ?? ''} onInput=${typed((value) => set({ owner: value }))} />`}
     </div>
   </div>`;

@@ -1,9 +1,9 @@
 // Wire: the events of a task in the form of each binding, read from the server as a client receives them.
 
-import { useEffect, useState } from '../vendor/hooks.js';
+import { useState } from '../vendor/hooks.js';
 import { ApiError, GrpcDecoder, grpcFrame, readBytes, readSse, stringField } from '../api.js';
 import { grouped, isTerminal, parseCursor, size } from '../model.js';
-import { Button, Code, CopyButton, ErrorBox, html, useValue, VirtualList } from '../ui.js';
+import { Button, Code, CopyButton, ErrorBox, html, useRun, useValue, VirtualList } from '../ui.js';
 import { requestOf } from '../store.js';
 import { toText } from '../wire.js';
 import { bytesOf } from './parts.js';
@@ -109,12 +109,9 @@ function useForm(form, feed) {
   useValue(feed.version);
   const limit = isTerminal(feed.task) ? feed.log.lastSeq : 0;
   const isReady = feed.log.lastSeq > 0;
-  useEffect(() => {
-    if (!isReady) return undefined;
-    const stop = new AbortController();
-    (feed.pages ? readPages : readForm)(form, feed, (events, isComplete) => setResult({ form, events, isComplete, error: null }), stop.signal)
-      .catch((error) => stop.signal.aborted || setResult({ ...NOTHING, form, isComplete: true, error }));
-    return () => stop.abort();
+  useRun((stop) => {
+    if (isReady) (feed.pages ? readPages : readForm)(form, feed, (events, isComplete) => setResult({ form, events, isComplete, error: null }), stop)
+      .catch((error) => stop.aborted || setResult({ ...NOTHING, form, isComplete: true, error }));
   }, [form, feed, isReady, limit]);
   // The events of another form are not shown as those of this one.
   return result.form === form ? result : NOTHING;

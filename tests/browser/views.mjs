@@ -27,7 +27,7 @@ async function views(server) {
     'chat-failed': chat('/panic'), 'chat-parts': chat('/parts'), 'chat-working': chat('/slow'), tasks: '#/tasks', 'tasks-failed': '#/tasks?state=failed',
     'task-timeline': `#/task/${made['/stream'].id}`, 'task-question': `#/task/${made['/ask'].id}`, 'task-failed': `#/task/${made['/panic'].id}`, 'task-result': `#/task/${made['/parts'].id}/result`,
     'task-wire': `#/task/${made['/parts'].id}/wire`, 'task-push': `#/task/${made.delivered.id}/push`, card: '#/card', 'card-raw': '#/card?raw=1.0', settings: '#/settings', status: '#/status', push: '#/push',
-    'tasks-all': '#/tasks?all=1', 'task-operator': `#/task/${made.twice.id}?of=default`, 'task-delivery': `#/task/${made.refused.id}?of=default`,
+    'tasks-all': '#/tasks?all=1', 'task-operator': `#/task/${made.twice.id}?of=default`, 'task-operator-wire': `#/task/${made.twice.id}/wire?of=default`, 'task-operator-failed': `#/task/${made['/panic'].id}?of=default`, 'task-delivery': `#/task/${made.refused.id}/push?of=default`,
     'composer-options': ['#/chat', (page) => page.getByRole('button', { name: 'Options' }).click()],
     'dialog-keys': ['#/chat', (page) => page.getByRole('button', { name: 'Keys' }).click()],
     'dialog-login': ['#/tasks', (page) => page.getByRole('button', { name: 'Sign in' }).click()],

@@ -496,19 +496,23 @@ mod served {
             Value::Object(members) => members.values_mut().for_each(|value| number_ids(value, known)),
             Value::Array(items) => items.iter_mut().for_each(|item| number_ids(item, known)),
             Value::String(text) => {
-                let is_time = text.ends_with('Z') && text.parse::<jiff::Timestamp>().is_ok();
-                if is_time || text.len() == 36 && text.bytes().filter(|byte| *byte == b'-').count() == 4 {
-                    let number = known.iter().position(|other| other == text).unwrap_or(known.len());
-                    if number == known.len() {
-                        known.push(text.clone());
+                let mut number = |word: &str| {
+                    let is_time = word.ends_with('Z') && word.parse::<jiff::Timestamp>().is_ok();
+                    if !is_time && (word.len() != 36 || word.matches('-').count() != 4) {
+                        return word.to_owned();
                     }
-                    let (hours, seconds) = (number / 60, number % 60);
-                    *text = if is_time {
-                        format!("2030-01-01T00:{hours:02}:{seconds:02}Z")
+                    let number = known.iter().position(|other| other == word).unwrap_or(known.len());
+                    if number == known.len() {
+                        known.push(word.to_owned());
+                    }
+                    let (minutes, seconds) = (number / 60, number % 60);
+                    if is_time {
+                        format!("2030-01-01T00:{minutes:02}:{seconds:02}Z")
                     } else {
                         format!("00000000-0000-7000-8000-{number:012}")
-                    };
-                }
+                    }
+                };
+                *text = text.split(' ').map(&mut number).collect::<Vec<_>>().join(" ");
             }
             _ => {}
         }
