@@ -553,7 +553,7 @@ await test('the wire is what the API sends, in each form', demo, {}, async (sess
 });
 
 const TOKEN = 'seeded-token-0123456789';
-const guarded = await new Server(program, { env: { A2A_TOKEN: TOKEN } }).start();
+const guarded = await new Server(program, { args: ['--trusted-proxies', '127.0.0.1'], env: { A2A_TOKEN: TOKEN } }).start();
 const authorization = { authorization: `Bearer ${TOKEN}` };
 
 /** Signs in by the dialog. */
@@ -598,6 +598,8 @@ const MESSAGES = [`it's "quoted" \\ and\nnew lines`, '$(touch /tmp/attacked) `id
 
 await test('copied calls run in a shell', guarded, { expects: /status of 401/ }, async (session) => {
   const { page } = session;
+  // The program asks the card for the URL of the agent.
+  session.proxy.announces = true;
   await session.goto('#/tasks');
   await signIn(page, TOKEN, { isKept: true });
   await page.getByText(/tasks · ● live/).waitFor();
@@ -842,8 +844,11 @@ await test('the operator sees why a task of another owner failed', operated, { e
   await session.goto('#/tasks?all=1&state=failed');
   await page.locator('.list-row[data-index]', { hasText: id.slice(-6) }).getByRole('link').click();
   await page.locator('h1 .state', { hasText: 'failed' }).waitFor();
-  const facts = page.locator('dl.facts');
-  for (const fact of ['owner\nada', 'caller owner-of-webhooks', 'http 1.0', 'attempt 1', 'reason panic', errorId]) await facts.getByText(fact).or(facts.filter({ hasText: fact })).first().waitFor();
+  const facts = ['owner\nada', 'caller owner-of-webhooks', 'http 1.0', 'attempt 1', 'reason panic', errorId];
+  await until('the facts are shown', async () => {
+    const text = await page.locator('dl.facts').innerText();
+    return facts.every((fact) => text.includes(fact));
+  });
   const turns = page.getByLabel('Turns');
   await turns.getByText(/ran \d/).waitFor();
   await turns.locator('.state', { hasText: 'failed' }).waitFor();

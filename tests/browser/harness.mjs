@@ -82,11 +82,12 @@ export function endServers() {
 
 /**
  * Proxy in front of a server that removes a prefix of the path. Members make faults: `stalls` forwards no further bytes,
- * `drops(request)` closes the connection in place of the response, and `respond(request)` may return `[status, headers]`.
+ * `drops(request)` closes the connection in place of the response, and `respond(request)` may return `[status, headers]`. Only one
+ * that `announces` its prefix to the server gets cards with it.
  */
 export class Proxy {
   constructor(server, prefix) {
-    Object.assign(this, { server, prefix, stalls: false, drops: () => false, respond: () => null, requests: [], open: new Set() });
+    Object.assign(this, { server, prefix, stalls: false, announces: false, drops: () => false, respond: () => null, requests: [], open: new Set() });
   }
 
   async start() {
@@ -110,7 +111,7 @@ export class Proxy {
     if (!request.url.startsWith(`${this.prefix}/`)) return response.writeHead(404).end();
     const drops = this.drops(seen);
     const { port } = this.server;
-    const upstream = http.request({ host: '127.0.0.1', port, method: request.method, path: request.url.slice(this.prefix.length), headers: request.headers }, (answer) => {
+    const upstream = http.request({ host: '127.0.0.1', port, method: request.method, path: request.url.slice(this.prefix.length), headers: { ...request.headers, ...(this.announces && this.prefix && { 'x-forwarded-prefix': this.prefix }) } }, (answer) => {
       if (drops) return answer.resume().on('end', () => response.destroy());
       this.open.add(seen);
       response.writeHead(answer.statusCode, answer.headers);
