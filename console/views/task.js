@@ -1,10 +1,10 @@
 // One task: its facts, and the tabs timeline, result, wire and push.
 
 import { useEffect, useMemo, useState } from '../vendor/hooks.js';
+import { signal } from '../vendor/signals.js';
+import { sleep } from '../api.js';
 import { duration, errorIdOf, grouped, isInterrupted, isTerminal, shortId, size, stateOf, summary, TaskLog, timelineRows, timeOfId, turnsOf } from '../model.js';
 import { Button, Clock, CopyButton, ErrorBox, html, Id, Link, Loading, Menu, options, Section, State, Table, Tabs, typed, useRun, useValue } from '../ui.js';
-import { sleep } from '../api.js';
-import { signal } from '../vendor/signals.js';
 import { answerTo, api, go, isOperator, now, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
 import { curl, grpcurl, python, a2a } from '../copy.js';
 import { FeedState, Question, TaskActions } from './chat.js';
@@ -36,13 +36,13 @@ function readOperator(id, path, params, signal) {
 function useOperatorTask(id, version) {
   const isFull = useValue(isOperator);
   const [result, setResult] = useState([null, null]);
-  useRun(async (signal) => {
+  useRun(async (stop) => {
     if (!isFull) return;
     try {
-      await sleep(150, signal);
-      setResult([await readOperator(id, '', {}, signal), null]);
+      await sleep(150, stop);
+      setResult([await readOperator(id, '', {}, stop), null]);
     } catch (error) {
-      if (!signal.aborted) setResult(([facts]) => [facts, error]);
+      if (!stop.aborted) setResult(([facts]) => [facts, error]);
     }
   }, [id, isFull, version]);
   return result;
@@ -204,7 +204,7 @@ function OperatorTask({ id, query }) {
 export function Task() {
   const { args: [id = ''], query } = useValue(route);
   const isFull = useValue(isOperator);
-  return isFull && query.has('of') ? html`<${OperatorTask} key=${id} id=${id} query=${query} />` : html`<${OwnTask} />`;
+  return isFull && query.has('of') ? html`<${OperatorTask} key=${`${id}?${query}`} id=${id} query=${query} />` : html`<${OwnTask} />`;
 }
 
 function OwnTask() {
