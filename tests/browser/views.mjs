@@ -33,7 +33,8 @@ async function views(server) {
     'dialog-login': ['#/tasks', (page) => page.getByRole('button', { name: 'Sign in' }).click()],
     'menu-copy': [`#/task/${made['/stream'].id}`, (page) => page.getByText('Copy the call').click()],
     'card-probe': ['#/card', async (page) => {
-      await page.getByText('No problem found').waitFor();
+      await page.getByRole('button', { name: 'Probe' }).first().waitFor();
+      await page.getByText('Loading…').waitFor({ state: 'detached' });
       for (const button of await page.getByRole('button', { name: 'Probe' }).all()) await button.click();
       await until('each interface answers', async () => (await page.getByText(/✓ answers in/).count()) === 6);
     }],
