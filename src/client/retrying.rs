@@ -251,7 +251,7 @@ pub(crate) fn outbound_result(error: &Error) -> OutboundResult {
 
 /// Says that a send is repeated, which may take a while.
 pub(super) fn warn_of_retry(error: &Error) {
-    tracing::warn!("the outcome of the send is unknown ({error}); it is repeated with its idempotency key");
+    tracing::warn!("the send failed ({error}); it is repeated with its idempotency key, so that it runs once");
 }
 
 /// Returns true if the metadata of a response contains the idempotency key of its call.

@@ -1022,9 +1022,9 @@ async fn support_of_idempotency_keys_is_asked_for_once() {
     let output = output(a2a(&["send", &url, "Hello", "--binding", "jsonrpc"])).await;
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{stderr}");
-    let expected = "warning: the outcome of the send is unknown (Unavailable: ";
+    let expected = "warning: the send failed (Unavailable: ";
     assert!(stderr.starts_with(expected) && stderr.lines().count() == 1, "{stderr}");
-    assert!(stderr.ends_with("it is repeated with its idempotency key\n"), "{stderr}");
+    assert!(stderr.ends_with("it is repeated with its idempotency key, so that it runs once\n"), "{stderr}");
     let client = Client::builder().retry(Retry::never()).connect(&url).await.unwrap();
     let tasks: Vec<_> = client.list(a2a_service::pb::v1::ListTasksRequest::default()).collect().await;
     assert_eq!(tasks.len(), 1, "the message was delivered once");
