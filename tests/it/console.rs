@@ -445,7 +445,9 @@ mod served {
                     report.text("two").await?;
                     pause().await?;
                     let mut table = out.artifact("table").id("table");
-                    table.data(&json!({"number": 1.5, "list": [true, null, "\"\n"], "__proto__": {"deep": {}}})).await?;
+                    table
+                        .data(&json!({"number": 1.5, "list": [true, null, "\"\n"], "__proto__": {"deep": {}}}))
+                        .await?;
                     pause().await?;
                     let mut report = report.metadata(&json!({"b": 2}))?.extensions(["urn:x:a", "urn:x:b"]);
                     report.parts(vec![Part::text("three"), Part::bytes([0, 255], "image/png").named("a.png")]).await?;
@@ -527,7 +529,8 @@ mod served {
             json_of(bindings::http().get(format!("{url}/{path}")).bearer_auth("root").send().await.unwrap()).await
         };
         let post = async |path: String, body: Value| {
-            let request = bindings::http().post(format!("{url}/{path}")).header(header::CONTENT_TYPE, "application/json");
+            let request =
+                bindings::http().post(format!("{url}/{path}")).header(header::CONTENT_TYPE, "application/json");
             json_of(request.body(body.to_string()).send().await.unwrap()).await
         };
         let secret = json!({"text": "hunter2", "metadata": {(secret::URI): true}});
@@ -537,7 +540,10 @@ mod served {
         let mut known = Vec::new();
         for (name, turns) in [
             ("artifacts", json!([[{"text": "artifacts"}]])),
-            ("questions", json!([[{"text": "ask"}], [{"text": "sign"}, {"data": {"city": "Lisbon"}}], [{"text": "end"}]])),
+            (
+                "questions",
+                json!([[{"text": "ask"}], [{"text": "sign"}, {"data": {"city": "Lisbon"}}], [{"text": "end"}]]),
+            ),
             ("secrets", json!([[{"text": "ask"}, secret], [secret, {"text": "end"}]])),
             ("parts", json!([all])),
             ("canceled", json!([[{"text": "wait"}]])),
@@ -581,7 +587,8 @@ mod served {
             }
             let (events, tasks) = (lines(&mut events), lines(&mut tasks));
             let comma = if recorded.is_empty() { "" } else { ",\n" };
-            write!(recorded, "{comma}{{\"name\": \"{name}\", \"events\": [\n{events}\n], \"tasks\": [\n{tasks}\n]}}").unwrap();
+            write!(recorded, "{comma}{{\"name\": \"{name}\", \"events\": [\n{events}\n], \"tasks\": [\n{tasks}\n]}}")
+                .unwrap();
         }
         let recorded = format!("[{recorded}]\n");
         assert!(!recorded.contains("hunter2"));
