@@ -2,7 +2,7 @@
 //! stored with the task as JSON, so that a turn that is run again after a restart has them. Credentials are not stored. The
 //! trace of the last turn is stored for as long as the task, because notifications may be sent long after the turn.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, mem, sync::Arc};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -230,8 +230,8 @@ impl StoredContexts {
 #[derive(Default)]
 pub(super) struct MessageContexts {
     contexts: Vec<EncodedContext>,
-    /// Changed contexts for the next commit as a JSON array; empty if there are none left.
-    pub(super) changed: Option<Bytes>,
+    /// The contexts have changed since the last commit.
+    is_changed: bool,
     /// Span of the newest turn, if it has one.
     span: Option<TraceContext>,
 }
@@ -241,7 +241,7 @@ impl MessageContexts {
     pub(super) fn loaded(stored: Option<&[u8]>) -> Self {
         let StoredContexts(records) = StoredContexts::decode(stored);
         let span = records.last().and_then(|record| TraceContext::parse(record.span.as_deref()?));
-        Self { contexts: records.iter().filter_map(ContextRecord::encode).collect(), changed: None, span }
+        Self { contexts: records.iter().filter_map(ContextRecord::encode).collect(), is_changed: false, span }
     }
 
     /// Returns the span of the newest turn, if it has one.
@@ -258,7 +258,7 @@ impl MessageContexts {
         let record = ContextRecord { seq, span: Some(header.to_owned()), ..record };
         if let Some(encoded) = record.encode() {
             self.contexts.insert(index.unwrap_or(self.contexts.len()), encoded);
-            self.encode();
+            self.is_changed = true;
         }
     }
 
@@ -267,7 +267,7 @@ impl MessageContexts {
         let size: usize = self.contexts.iter().map(|context| context.1.len()).sum();
         if let Some(context) = context.encode(seq).filter(|new| size + new.1.len() <= MAX_TASK_BYTES) {
             self.contexts.push(context);
-            self.encode();
+            self.is_changed = true;
         }
     }
 
@@ -280,13 +280,20 @@ impl MessageContexts {
         };
         if self.contexts != kept {
             self.contexts = kept;
-            self.encode();
+            self.is_changed = true;
         }
     }
 
-    fn encode(&mut self) {
-        let contexts: Vec<&str> = self.contexts.iter().map(|context| &*context.1).collect();
-        let text = if contexts.is_empty() { String::new() } else { format!("[{}]", contexts.join(",")) };
-        self.changed = Some(Bytes::from(text));
+    /// Drops the contexts of messages after event `last`. `is_changed`: the others are for the next commit.
+    pub(super) fn reset_to(&mut self, last: Seq, is_changed: bool) {
+        self.contexts.retain(|context| context.0 <= last);
+        self.is_changed = is_changed;
+    }
+
+    /// Takes changed contexts for the next commit as a JSON array; empty if there are none left.
+    pub(super) fn take_changed(&mut self) -> Option<Bytes> {
+        let contexts = || self.contexts.iter().map(|context| &*context.1).collect::<Vec<_>>().join(",");
+        let text = |contexts: String| if contexts.is_empty() { contexts } else { format!("[{contexts}]") };
+        mem::take(&mut self.is_changed).then(|| text(contexts()).into())
     }
 }

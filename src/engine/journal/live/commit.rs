@@ -93,7 +93,7 @@ impl LiveState {
             events,
             checkpoint,
             agent_state: saved,
-            turn_contexts: self.accepted.contexts.changed.take(),
+            turn_contexts: self.accepted.contexts.take_changed(),
             sends: mem::take(&mut self.accepted.idempotency_records),
             push: self.accepted.push.take(),
             time,

@@ -113,8 +113,8 @@ impl LiveState {
             (self.accepted.initial_task, self.accepted.is_new, self.accepted.push) = (Some(task), true, push);
         }
         sends.retain(|send| send.seq <= last);
-        (self.accepted.pending, self.accepted.idempotency_records, self.accepted.contexts.changed) =
-            (kept, sends, asked.filter(|_| is_first));
+        (self.accepted.pending, self.accepted.idempotency_records) = (kept, sends);
+        self.accepted.contexts.reset_to(last, is_first && asked.is_some());
         (self.accepted.joined_bytes, self.accepted.in_flight, self.accepted.oldest_pending_since) = (0, 0, None);
         (self.accepted.row_changed, self.accepted.agent_state_changed, self.turn.delivered_seq) =
             (false, false, self.turn.delivered_seq.min(last));
