@@ -198,7 +198,6 @@ mod served {
         server::Server,
     };
     use reqwest::{Response, StatusCode, header, redirect};
-    use tokio::time::sleep;
 
     use super::*;
     use crate::bindings;
@@ -421,12 +420,17 @@ mod served {
         assert_eq!(page(&url).await.status(), StatusCode::OK);
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the statuses of a task get different times")]
+    async fn tick() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
     /// Agent whose tasks have every kind of event. It waits before each one, which so has its own number and its own time.
     fn every_kind_of_event() -> impl Agent {
         agent::from_fn(|turn, out| async move {
             let pause = async || {
                 out.flush().await?;
-                sleep(Duration::from_millis(5)).await;
+                tick().await;
                 Ok::<_, Stopped>(())
             };
             pause().await?;
@@ -477,7 +481,7 @@ mod served {
                 "wait" => {
                     notes.text("begun").await?;
                     turn.canceled().await;
-                    sleep(Duration::from_millis(5)).await;
+                    tick().await;
                     Err(Stopped.into())
                 }
                 "fail" => Err(Error::public("No such city.")),
@@ -516,7 +520,7 @@ mod served {
                 };
                 *text = text.split(' ').map(&mut number).collect::<Vec<_>>().join(" ");
             }
-            _ => {}
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
 
@@ -564,7 +568,7 @@ mod served {
                 message["taskId"] = id.into();
                 if name == "canceled" {
                     while get(format!("tasks/{id}")).await["artifacts"].is_null() {
-                        sleep(Duration::from_millis(5)).await;
+                        tick().await;
                     }
                     post(format!("tasks/{id}:cancel"), json!({})).await;
                 }
@@ -579,7 +583,9 @@ mod served {
             let streamed = stream.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data:")?).ok());
             assert_eq!(streamed.collect::<Vec<Value>>(), visible.collect::<Vec<_>>(), "{name}");
             let mut lines = |values: &mut [Value]| {
-                values.iter_mut().for_each(|value| number_ids(value, &mut known));
+                for value in values.iter_mut() {
+                    number_ids(value, &mut known);
+                }
                 values.iter().map(Value::to_string).collect::<Vec<_>>().join(",\n")
             };
             for event in &mut events {
