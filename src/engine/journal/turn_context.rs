@@ -292,8 +292,11 @@ impl MessageContexts {
 
     /// Takes changed contexts for the next commit as a JSON array; empty if there are none left.
     pub(super) fn take_changed(&mut self) -> Option<Bytes> {
-        let contexts = || self.contexts.iter().map(|context| &*context.1).collect::<Vec<_>>().join(",");
-        let text = |contexts: String| if contexts.is_empty() { contexts } else { format!("[{contexts}]") };
-        mem::take(&mut self.is_changed).then(|| text(contexts()).into())
+        if !mem::take(&mut self.is_changed) {
+            return None;
+        }
+        let contexts: Vec<&str> = self.contexts.iter().map(|context| &*context.1).collect();
+        let text = if contexts.is_empty() { String::new() } else { format!("[{}]", contexts.join(",")) };
+        Some(text.into())
     }
 }
