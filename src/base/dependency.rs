@@ -427,7 +427,7 @@ impl DependencyState {
         }
     }
 
-    /// `closed`, `open` or `half_open`. That of a dependency which is up is closed for people.
+    /// `closed`, `open` or `half_open`. `closed` also if a probe has found the dependency up, and no call has tried it yet.
     pub(crate) fn breaker(&self) -> &'static str {
         match self.breaker {
             Breaker::Open => "open",

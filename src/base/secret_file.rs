@@ -85,7 +85,7 @@ fn write<'a>(
     Ok(())
 }
 
-/// Returns true if other users of the system can read a file. One that they cannot read is that of the user of the process, or of root.
+/// Returns true if other users of the system can read, write or run a file.
 #[cfg(unix)]
 pub(crate) fn is_shared(metadata: &fs::Metadata) -> bool {
     use std::os::unix::fs::PermissionsExt as _;

@@ -175,7 +175,8 @@ pub(super) struct TurnState {
     pub(super) is_running: bool,
     /// Number of turns whose end is durable.
     pub(super) ended: u32,
-    /// Record of the newest turn. Boxed: the allocator takes twice as long for a live task of more than 1032 bytes.
+    /// Record of the newest turn. Boxed, because glibc has no cache of freed blocks of more than 1032 bytes, and a live task would
+    /// be one.
     pub(super) open: Box<OpenTurn>,
     /// Interruption that the newest turn answers, if it answers one.
     pub(super) answered: Option<Box<AnsweredInterruption>>,
