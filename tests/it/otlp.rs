@@ -554,9 +554,9 @@ async fn agents_get_the_context_of_the_span_of_their_request() {
     let complete = move |headers: HeaderMap| async move {
         let message = json!({"role": "assistant", "content": header(&headers)});
         let usage = json!({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11});
-        let choice = json!({"index": 0, "message": message, "finish_reason": "stop"});
-        let body = json!({"id": "c-1", "object": "chat.completion", "choices": [choice], "usage": usage}).to_string();
-        ([("content-type", "application/json")], body)
+        let mut body = completion(&message, "stop");
+        body["usage"] = usage;
+        as_json(&body)
     };
     let model = crate::bindings::program(Router::new().fallback(complete)).await;
     for content in ["none", "messages"] {
@@ -785,15 +785,23 @@ async fn turn_has_an_event_of_the_drain_and_a_span_of_a_slow_commit() {
     assert!(commit.span.end_time_unix_nano - commit.span.start_time_unix_nano >= 100_000_000, "{commit:#?}");
 }
 
+/// Answer of a model.
+fn completion(message: &Value, finish_reason: &str) -> Value {
+    let choice = json!({"index": 0, "message": message, "finish_reason": finish_reason});
+    json!({"id": "c-1", "object": "chat.completion", "choices": [choice]})
+}
+
+fn as_json(body: &Value) -> ([(&'static str, &'static str); 1], String) {
+    ([("content-type", "application/json")], body.to_string())
+}
+
 #[tokio::test]
 async fn question_of_a_model_is_a_span_of_its_tool() {
     let collector = Collector::accepting().await;
     let call = json!({"name": "ask_user", "arguments": json!({"question": "CANARY?"}).to_string()});
     let call = json!([{"id": "call-1", "type": "function", "function": call}]);
-    let choice =
-        json!({"index": 0, "message": {"role": "assistant", "tool_calls": call}, "finish_reason": "tool_calls"});
-    let body = json!({"id": "c-1", "object": "chat.completion", "choices": [choice]}).to_string();
-    let complete = async move || ([("content-type", "application/json")], body);
+    let body = completion(&json!({"role": "assistant", "tool_calls": call}), "tool_calls");
+    let complete = async move || as_json(&body);
     let model = crate::bindings::program(Router::new().fallback(complete)).await;
     let (child, url) = collector.server(&["--openai", &model, "--openai-model", "m", "--openai-ask"]).await;
     let reply = send(&format!("{url}/message:send"), &message("hello")).await;
@@ -943,9 +951,9 @@ async fn contents_and_credentials_are_in_no_span_log_and_metric() {
             Some("tool") => (json!({"role": "assistant", "content": last["content"]}), "stop"),
             _ => (json!({"role": "assistant", "tool_calls": call}), "tool_calls"),
         };
-        let choice = json!({"index": 0, "message": message, "finish_reason": reason});
-        let body = json!({"id": "CANARY", "object": "chat.completion", "choices": [choice]}).to_string();
-        ([("content-type", "application/json")], body)
+        let mut body = completion(&message, reason);
+        body["id"] = "CANARY".into();
+        as_json(&body)
     };
     let model = crate::bindings::program(Router::new().fallback(complete)).await;
     let config = SECRETS.replace("MODEL", &model).replace("HOOK", &hook);
@@ -1011,9 +1019,8 @@ async fn contents_and_credentials_are_in_no_span_log_and_metric() {
 #[tokio::test]
 async fn spans_of_a_turn_with_a_secret_part_have_no_contents() {
     let collector = Collector::accepting().await;
-    let choice = json!({"index": 0, "message": {"role": "assistant", "content": "done"}, "finish_reason": "stop"});
-    let body = json!({"id": "c-1", "object": "chat.completion", "choices": [choice]}).to_string();
-    let complete = async move || ([("content-type", "application/json")], body);
+    let body = completion(&json!({"role": "assistant", "content": "done"}), "stop");
+    let complete = async move || as_json(&body);
     let model = crate::bindings::program(Router::new().fallback(complete)).await;
     let arguments = ["--openai", &model, "--openai-model", "m", "--otlp-content", "messages"];
     let (child, url) = collector.server(&arguments).await;
