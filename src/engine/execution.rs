@@ -34,8 +34,8 @@ use crate::{
     engine::{
         agent::DynAgent,
         journal::{
-            CommitFailure, EventsStart, Journal, LiveRef, LiveTask, Phase, Reader, TurnContext, TurnReply, WaitFailure,
-            watch_commit, watch_events, watch_turn,
+            CommitFailure, EventsStart, Journal, LiveRef, LiveTask, Phase, Reader, TaskRole, TurnContext, TurnReply,
+            WaitFailure, watch_commit, watch_events, watch_turn,
         },
     },
     protocol::{
@@ -455,7 +455,8 @@ async fn load(journal: &Arc<Journal>, key: &TaskKey, bounds: TaskLimits) -> Resu
     let load = async || match read().await {
         Ok(found) => {
             let (stored, task) = found?;
-            let mut live = LiveTask::loaded(key.clone(), store.first_fence(), stored, task, bounds);
+            let role = TaskRole::Runner(store.first_fence());
+            let mut live = LiveTask::loaded(key.clone(), role, stored, task, bounds);
             if !live.has_ended() {
                 live.set_log_summary(store.log_summary(key).await?);
             }

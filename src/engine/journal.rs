@@ -28,7 +28,7 @@ use self::{
 };
 pub(crate) use self::{
     failure::{CommitFailure, FailureReports, LIVE_BYTES, LimitExceeded},
-    live::LiveTask,
+    live::{LiveTask, TaskRole},
     messages::{
         AcceptedMessage, EventsStart, KeyDigest, MessageRefusal, NewMessage, WaitFailure, Watch, watch_commit,
         watch_events, watch_turn,
@@ -637,3 +637,15 @@ impl Drop for LiveRef {
 }
 
 debug_fields!(Journal { phase });
+
+#[cfg(test)]
+mod tests {
+    use super::Entry;
+
+    /// glibc has no cache of freed blocks of more than 1032 bytes. The allocation of an entry has two reference counts.
+    #[test]
+    fn freed_task_fits_the_cache_of_the_allocator() {
+        let size = size_of::<Entry>() + 2 * size_of::<usize>();
+        assert!(size <= 1032, "{size} bytes");
+    }
+}

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{ACCEPT_TIMEOUT, Shared, turn::panic_message, unavailable};
 use crate::{
     base::sources::Ids,
-    engine::journal::{LiveTask, LogReplay, Phase, QueuedMessage, StoredContexts, pause},
+    engine::journal::{LiveTask, LogReplay, Phase, QueuedMessage, StoredContexts, TaskRole, pause},
     protocol::{
         error::{Error, ErrorKind},
         event::Event,
@@ -180,7 +180,9 @@ impl Shared {
             }
         }
         let mut referenced = referenced.into_iter();
-        let mut live = LiveTask::loaded(key.clone(), stored.position.fence, stored, task, self.limits.task_limits());
+        // The claim has set it.
+        let role = TaskRole::Runner(stored.position.fence);
+        let mut live = LiveTask::loaded(key.clone(), role, stored, task, self.limits.task_limits());
         live.set_log_summary(self.journal.store().log_summary(key).await?);
         live.count_in(self.journal.memory());
         let Ok(live) = self.journal.get_or_load(key, || ready(Ok::<_, Infallible>(live))).await;

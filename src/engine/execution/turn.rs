@@ -129,11 +129,11 @@ impl Shared {
     fn run(
         &self,
         live: &LiveRef,
-        AgentStart { task, turn: number, attempt, updates, started, log }: AgentStart,
+        AgentStart { task, turn: number, attempt, updates, log }: AgentStart,
         messages: Vec<Event>,
         mut context: Box<TurnContext>,
     ) -> impl Future<Output = TurnOutcome> + Send {
-        let timers = TurnTimers::start(&self.limits, updates, started);
+        let timers = TurnTimers::start(&self.limits, updates);
         let secrets = mem::take(&mut context.secrets);
         let mut scope = context.traced.as_ref().map(|trace| trace.scope.clone()).unwrap_or_default();
         let mut turn = Turn {
@@ -274,8 +274,9 @@ struct TurnTimers {
 }
 
 impl TurnTimers {
-    /// Returns the timers of a turn that has started, and before which there were `updates`.
-    fn start(limits: &Limits, updates: u64, started: Instant) -> Self {
+    /// Starts the timers of a turn before which there were `updates`.
+    fn start(limits: &Limits, updates: u64) -> Self {
+        let started = Instant::now();
         let (task_at, deadline) =
             (clock::after(started, limits.task_delay), clock::after(started, limits.turn_deadline));
         Self {

@@ -80,12 +80,21 @@ pub(crate) struct LiveTask {
     pub(crate) control: Notify,
 }
 
+/// TaskRole of this process for a task. Over a store that no other process uses, it runs every task in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskRole {
+    /// Runs the turns of the task. Its events have this fencing token.
+    Runner(Fence),
+    /// Follows the events that another process commits, and changes nothing.
+    Follower,
+}
+
 /// Mutable state of a live task.
 pub(super) struct LiveState {
     /// Admission state for the next event.
     pub(super) admission: Admission,
-    /// Fencing token of new events.
-    pub(super) fence: Fence,
+    /// TaskRole of this process for the task.
+    pub(super) role: TaskRole,
     /// Changes that are accepted and not durable.
     pub(super) accepted: Accepted,
     /// Committed state.
@@ -176,8 +185,8 @@ pub(super) struct TurnState {
     /// Number of turns whose end is durable.
     pub(super) ended: u32,
     /// Record of the newest turn. Boxed, because glibc has no cache of freed blocks of more than 1032 bytes, and a live task would
-    /// be one. `None`: there was no turn since the task was loaded.
-    pub(super) open: Option<Box<OpenTurn>>,
+    /// be one.
+    pub(super) open: Box<OpenTurn>,
     /// Interruption that the newest turn answers, if it answers one.
     pub(super) answered: Option<Box<AnsweredInterruption>>,
     /// Messages that wait for the next turn.
@@ -218,10 +227,10 @@ pub(super) struct Waiters {
 }
 
 impl LiveTask {
-    /// Creates a new task.
+    /// Creates a new task, which this process runs.
     pub(crate) fn new(key: TaskKey, fence: Fence, task: Task, time: Millis, limits: TaskLimits) -> Self {
         let context = task.context_id.as_str().into();
-        let mut inner = LiveState::empty(Admission::new(&task, 1, limits), fence, time);
+        let mut inner = LiveState::empty(Admission::new(&task, 1, limits), TaskRole::Runner(fence), time);
         inner.accepted.pending = Vec::with_capacity(4);
         (inner.accepted.initial_task, inner.accepted.is_new, inner.turn.delivered_seq, inner.turn.attempt) =
             (Some(Arc::new(task)), true, 1, 1);
@@ -229,10 +238,10 @@ impl LiveTask {
     }
 
     /// Creates a live task from its stored state.
-    pub(crate) fn loaded(key: TaskKey, fence: Fence, stored: StoredTask, task: Task, limits: TaskLimits) -> Self {
+    pub(crate) fn loaded(key: TaskKey, role: TaskRole, stored: StoredTask, task: Task, limits: TaskLimits) -> Self {
         let StoredTask { position: at, row, agent_state: saved, turn_contexts, .. } = stored;
         let time = task.status.as_ref().and_then(|status| status.timestamp.as_ref()).map_or(row.time, millis);
-        let mut inner = LiveState::empty(Admission::new(&task, at.seq, limits), fence, time);
+        let mut inner = LiveState::empty(Admission::new(&task, at.seq, limits), role, time);
         (inner.durable.position, inner.durable.task, inner.has_task, inner.turn.agent_state) =
             (Some(at), Some(Arc::new(task)), true, saved);
         inner.durable.turns = Turns::loaded(row.open);
@@ -316,12 +325,12 @@ impl LiveTask {
 }
 
 impl LiveState {
-    fn empty(admission: Admission, fence: Fence, time: Millis) -> Self {
+    fn empty(admission: Admission, role: TaskRole, time: Millis) -> Self {
         // The first message of a task comes from the client, and does not count as pending output of the agent.
         let bytes = admission.bytes();
         Self {
             admission,
-            fence,
+            role,
             accepted: Accepted { status_time: time, bytes_sent: bytes, ..Accepted::default() },
             durable: Durable { bytes, ..Durable::default() },
             turn: TurnState::default(),
@@ -335,11 +344,20 @@ impl LiveState {
         }
     }
 
+    /// Returns the fencing token of new events; of a follower, that of the last durable one.
+    pub(super) fn fence(&self) -> Fence {
+        match self.role {
+            TaskRole::Runner(fence) => fence,
+            TaskRole::Follower => self.durable.position.map_or(0, |position| position.fence),
+        }
+    }
+
     // Acceptance of events.
 
     /// Accepts an event and assigns its sequence number, or rejects it. Every event passes here, so the first terminal
-    /// state is final.
+    /// state is final. A follower accepts nothing.
     pub(super) fn accept(&mut self, event: Event, mark: EventFlags) -> Result<Event, LimitViolation> {
+        let TaskRole::Runner(fence) = self.role else { return Err(LimitViolation::Terminal) };
         let mut event = event;
         let Some(payload) = event.payload_mut() else { return Ok(event) };
         if let Payload::ArtifactUpdate(chunk) = payload
@@ -359,7 +377,7 @@ impl LiveState {
             }
             Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
         };
-        event.set_position(Position { fence: self.fence, seq }, mark);
+        event.set_position(Position { fence, seq }, mark);
         if let Some(time) = time {
             self.accepted.status_time = time;
         }

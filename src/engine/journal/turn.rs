@@ -6,11 +6,7 @@ use bytes::Bytes;
 use futures_util::future::Either;
 use parking_lot::MutexGuard;
 use prost::Message as _;
-use tokio::{
-    sync::oneshot,
-    task::coop::consume_budget,
-    time::{Instant, timeout_at},
-};
+use tokio::{sync::oneshot, task::coop::consume_budget, time::timeout_at};
 
 use super::{
     LiveRef, Phase,
@@ -65,8 +61,6 @@ pub(crate) struct AgentStart {
     pub(crate) attempt: u32,
     /// Number of updates before it.
     pub(crate) updates: u64,
-    /// Time at which it is called.
-    pub(crate) started: Instant,
     /// Span of the log lines of the turn.
     pub(crate) log: tracing::Span,
 }
@@ -154,10 +148,10 @@ impl LiveRef {
             return None;
         }
         state.turn.begun = state.turn.number;
-        let started = state.record_begin();
+        state.record_begin();
         let (task, log) = (state.with_answered_status(task), state.log_span(self));
         let (turn, attempt, updates) = (state.turn.number, state.turn.attempt, state.turn.updates);
-        Some(AgentStart { task, turn, attempt, updates, started, log })
+        Some(AgentStart { task, turn, attempt, updates, log })
     }
 
     /// Begins a poll of the agent, whose updates are then committed together when it pauses. Returns whether a cancel is

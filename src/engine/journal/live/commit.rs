@@ -5,7 +5,7 @@
 
 use std::{mem, sync::Arc};
 
-use super::{Durable, LiveState, LiveTask, MIN_CHECKPOINT_BYTES};
+use super::{Durable, LiveState, LiveTask, MIN_CHECKPOINT_BYTES, TaskRole};
 use crate::{
     base::clock::Clock,
     engine::journal::{
@@ -25,6 +25,7 @@ impl LiveState {
     pub(in crate::engine::journal) fn is_dirty(&self) -> bool {
         self.has_task
             && !self.is_lost
+            && self.role != TaskRole::Follower
             && (self.accepted.row_changed || self.accepted.is_new || !self.accepted.pending.is_empty())
     }
 
@@ -49,7 +50,7 @@ impl LiveState {
         let mut events = mem::take(&mut self.accepted.pending);
         let (ends, whole) = (self.admission.state().is_terminal(), !ends_within(&events));
         if let Some(task) = self.accepted.initial_task.as_ref().filter(|_| mem::take(&mut self.accepted.is_new)) {
-            let at = Position { fence: self.fence, seq: 1 };
+            let at = Position { fence: self.fence(), seq: 1 };
             let is_read = self.waiters.readers > 0;
             let submitted = if ends && whole && !is_read { Event::submitted(at, task) } else { None };
             let first = match submitted {
@@ -88,7 +89,7 @@ impl LiveState {
         Commit {
             key: live.key.clone(),
             expect,
-            fence: self.fence,
+            fence: self.fence(),
             row,
             events,
             checkpoint,
@@ -180,8 +181,7 @@ impl LiveState {
     /// Replies to the waiters whose condition matches, with the committed task.
     pub(super) fn reply_if(&mut self, wakeups: &mut Wakeups, is_met: impl Fn(&WaitCondition) -> bool) {
         let Some(task) = &self.durable.task else { return };
-        let Some(first) = self.waiters.conditions.iter().position(|waiter| is_met(&waiter.0)) else { return };
-        let met = self.waiters.conditions.extract_if(first.., |waiter| is_met(&waiter.0));
+        let met = self.waiters.conditions.extract_if(.., |waiter| is_met(&waiter.0));
         let mut replies = met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task))));
         if wakeups.reply.is_none() {
             wakeups.reply = replies.next();
