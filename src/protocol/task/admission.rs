@@ -231,6 +231,17 @@ impl Admission {
         Ok(self.seq)
     }
 
+    /// Records event `seq`, which another process has admitted and committed. Sizes of artifacts are not followed.
+    pub fn follow(&mut self, payload: &Payload, seq: Seq) {
+        let memory = memory::of_event(payload);
+        self.bytes = self.bytes.saturating_add(self.counted(event_bytes(payload), memory));
+        self.memory = self.memory.saturating_add(memory);
+        (self.seq, self.committed) = (seq, self.bytes);
+        if let Payload::StatusUpdate(update) = payload {
+            self.state = update.status.as_ref().map_or(self.state, TaskStatus::state);
+        }
+    }
+
     /// Returns the size of what has so many encoded bytes, and parts and values of so much memory.
     fn counted(&self, bytes: usize, memory: usize) -> usize {
         let total = self.memory.saturating_add(memory);

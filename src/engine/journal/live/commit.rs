@@ -7,14 +7,17 @@ use std::{mem, sync::Arc};
 
 use super::{Durable, LiveState, LiveTask, MIN_CHECKPOINT_BYTES, TaskRole};
 use crate::{
-    base::clock::Clock,
+    base::clock::{Clock, Millis},
     engine::journal::{
         turns::is_interrupted,
         waiters::{TurnReply, WaitCondition, Wakeups},
     },
     protocol::{
         event::{Ends, Event, Position, TaskRef},
-        pb::v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
+        pb::{
+            v1::{Task, TaskArtifactUpdateEvent, stream_response::Payload},
+            wkt::millis,
+        },
         task::{apply, apply_owned, is_joined},
     },
     store::{Commit, Expect, TaskHead},
@@ -124,13 +127,30 @@ impl LiveState {
         }
     }
 
-    /// Makes the events of a durable commit visible: updates the committed task and the watermark, and collects
-    /// wake-ups.
+    /// Settles a durable commit, and makes its events visible. Collects wake-ups.
     pub(in crate::engine::journal) fn publish(&mut self, commit: &Commit, wakeups: &mut Wakeups) {
-        let Commit { events, checkpoint, row, fence, .. } = commit;
         (self.accepted.in_flight, self.durable.bytes) = (0, self.accepted.bytes_sent);
         self.admission.set_committed(self.accepted.bytes_sent);
-        self.durable.position = Some(Position { fence: *fence, seq: row.seq });
+        self.advance(commit.position(), &commit.events, commit.checkpoint.as_ref(), wakeups);
+        self.reply_if(wakeups, |condition| condition.is_met_by(&commit.row));
+    }
+
+    /// Makes events visible that another process has committed, up to this position.
+    pub(in crate::engine::journal) fn follow(&mut self, position: Position, events: &[Event], wakeups: &mut Wakeups) {
+        for event in events {
+            event.payload().into_iter().for_each(|payload| self.admission.follow(payload, event.seq()));
+        }
+        (self.accepted.bytes_sent, self.durable.bytes) = (self.admission.bytes(), self.admission.bytes());
+        self.accepted.status_time = self.accepted.status_time.max(status_time(events));
+        self.advance(position, events, None, wakeups);
+        let memory = self.memory();
+        self.charge.grow(memory);
+    }
+
+    /// Applies durable events to the committed task, or replaces it by a checkpoint that contains them, and raises the
+    /// watermark to this position. Readers, the cache and waiters depend on nothing else.
+    fn advance(&mut self, position: Position, events: &[Event], checkpoint: Option<&Arc<Task>>, wakeups: &mut Wakeups) {
+        self.durable.position = Some(position);
         match checkpoint {
             Some(task) if !ends_within(events) => {
                 self.durable.task = Some(Arc::clone(task));
@@ -149,7 +169,6 @@ impl LiveState {
                 }
             }
         }
-        self.reply_if(wakeups, |condition| condition.is_met_by(row));
         self.cache_events(events);
         wakeups.changed = true;
     }
@@ -215,6 +234,15 @@ pub(in crate::engine::journal) fn apply_to_checkpoint(commit: &mut Commit) {
     }
 }
 
+/// Returns the time of the newest status among events; the lowest one without any.
+fn status_time(events: &[Event]) -> Millis {
+    let time = |event: &Event| match event.payload()? {
+        Payload::StatusUpdate(update) => update.status.as_ref()?.timestamp.as_ref().map(millis),
+        Payload::Task(_) | Payload::Message(_) | Payload::ArtifactUpdate(_) => None,
+    };
+    events.iter().filter_map(time).max().unwrap_or(Millis::MIN)
+}
+
 /// Returns where the task contains an event after the later events, if they do not change its content.
 fn task_ref(task: &Task, event: &Event, later: &[Event]) -> Option<TaskRef> {
     match event.decoded_payload()? {
@@ -247,4 +275,85 @@ fn changes_artifact(event: &Event, id: &str) -> bool {
 /// end.
 fn ends_within(events: &[Event]) -> bool {
     events.iter().rev().skip(1).any(|event| event.ends() != Ends::Nothing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        protocol::{
+            event::EventFlags,
+            pb::v1::{Artifact, Message, Part, TaskState, TaskStatus, TaskStatusUpdateEvent},
+            task::TaskLimits,
+        },
+        store::{StoredTask, TaskKey},
+    };
+
+    fn status(state: TaskState) -> Payload {
+        let status = TaskStatus { state: state.into(), ..TaskStatus::default() };
+        Payload::StatusUpdate(TaskStatusUpdateEvent { status: Some(status), ..TaskStatusUpdateEvent::default() })
+    }
+
+    fn chunk(text: &str, append: bool) -> Payload {
+        let artifact = Artifact { artifact_id: "a".to_owned(), parts: vec![Part::text(text)], ..Artifact::default() };
+        Payload::ArtifactUpdate(TaskArtifactUpdateEvent { artifact: Some(artifact), append, ..Default::default() })
+    }
+
+    fn commit(runner: &LiveTask) -> (Commit, Wakeups) {
+        let (mut state, mut wakeups) = (runner.lock(), Wakeups::default());
+        let mut commit = state.take_commit(runner, &Clock::default(), false);
+        apply_to_checkpoint(&mut commit);
+        state.publish(&commit, &mut wakeups);
+        (commit, wakeups)
+    }
+
+    #[test]
+    fn follower_of_a_log_equals_its_runner_after_each_event_and_accepts_nothing() {
+        let (key, limits) = (TaskKey::new(&Arc::default(), "t"), TaskLimits::default());
+        let runner = LiveTask::new(key.clone(), 7, Task { id: "t".to_owned(), ..Task::default() }, 0, limits);
+        runner.lock().has_task = true;
+        let (first, _) = commit(&runner);
+        let stored = StoredTask {
+            position: first.position(),
+            row: first.row,
+            checkpoint: None,
+            agent_state: None,
+            turn_contexts: None,
+        };
+        let task = runner.lock().durable.task.as_deref().cloned().unwrap();
+        let follower = LiveTask::loaded(key, TaskRole::Follower, stored, task, limits);
+        let mut ended = follower.lock().wait_for(WaitCondition::TaskEnd);
+        for live in [&runner, &follower] {
+            live.lock().waiters.readers = 1;
+        }
+        let (turn, end) = (EventFlags::ending(Ends::Turn), EventFlags::ending(Ends::Task));
+        for (payload, mark) in [
+            (status(TaskState::Working), EventFlags::NOTHING),
+            (chunk("one", false), EventFlags::NOTHING),
+            (chunk("two", true), EventFlags::NOTHING),
+            (status(TaskState::InputRequired), turn),
+            (Payload::Message(Message::user("more")), EventFlags::HIDDEN),
+            (chunk("x".repeat(MIN_CHECKPOINT_BYTES).as_str(), true), EventFlags::NOTHING),
+            (status(TaskState::AuthRequired), EventFlags::NOTHING),
+            (status(TaskState::Completed), end),
+        ] {
+            assert!(follower.lock().accept(Event::pending(payload.clone()), mark).is_err());
+            assert!(!follower.lock().is_dirty());
+            runner.lock().accept(Event::pending(payload), mark).unwrap();
+            let (change, _) = commit(&runner);
+            let (runner, mut follower, mut wakeups) = (runner.lock(), follower.lock(), Wakeups::default());
+            follower.follow(change.position(), &change.events, &mut wakeups);
+            assert_eq!(follower.committed(), runner.committed());
+            assert_eq!(follower.admission.state(), runner.admission.state());
+            assert_eq!((follower.admission.seq(), follower.fence()), (runner.admission.seq(), 7));
+            assert!(follower.memory() >= runner.memory() && follower.is_idle());
+            let cached = |state: &LiveState| state.durable.cache.iter().map(Event::position).collect::<Vec<_>>();
+            assert_eq!(cached(&follower), cached(&runner));
+            assert!(wakeups.changed);
+            for (sender, reply) in wakeups.reply.into_iter().chain(wakeups.replies) {
+                _ = sender.send(reply);
+            }
+        }
+        assert!(matches!(ended.try_recv(), Ok(TurnReply::Task(task)) if task.state() == TaskState::Completed));
+    }
 }
