@@ -181,6 +181,7 @@ fn store(c: &mut Criterion) {
         push: None,
         time: 0,
         turns: None,
+        mail_read: 0,
     };
     // The store is full, as in a server that has run for a while: each commit evicts a task.
     let (memory, mut n) = (Memory::default(), 0);

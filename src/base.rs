@@ -12,6 +12,9 @@ pub mod dependency;
 #[cfg(any(feature = "exec", feature = "cli"))]
 pub(crate) mod environment;
 #[cfg(feature = "server")]
+#[doc(hidden)]
+pub mod faults;
+#[cfg(feature = "server")]
 pub(crate) mod forwarded;
 #[cfg(any(feature = "push", feature = "auth"))]
 pub(crate) mod jwks;

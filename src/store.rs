@@ -20,7 +20,10 @@ pub use key::{KeyMap, Scope, TaskKey};
 pub use page::{ListPage, ListQuery, PageToken};
 pub use push_config::PushConfig;
 pub use retention::{Retention, SweepResult};
-pub use traits::{Claim, InUse, LogSummary, Maintenance, PushQueue, Store, StoredTask, SyncStore, TaskStore};
+pub use shared::{Advance, Load, MAX_MAIL, Mail, MailKind, Note, Posted, Renewal, ReplicaId, ReplicaInfo};
+pub use traits::{
+    Acquired, Claim, InUse, LogSummary, Maintenance, PushQueue, SharedStore, Store, StoredTask, SyncStore, TaskStore,
+};
 pub(crate) use traits::{READ_BATCH, READ_BYTES};
 pub use turn_record::TurnRecord;
 pub use usage::{FileUsage, StoreUsage};
@@ -40,6 +43,7 @@ pub mod page;
 mod push_config;
 mod quota;
 mod retention;
+pub mod shared;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod traits;
@@ -75,6 +79,17 @@ pub struct Commit {
     /// Records of the turns that begin or end with the change, as [`TurnRecord::encode`] writes them. Stored with the events,
     /// and the newest ones beyond the deletion of the log. An operator finds a task by the error id in them.
     pub turns: Option<Bytes>,
+    /// Mail of the task up to this number is read with the change ([`SharedStore::mail`]). Smaller than before has no effect.
+    pub mail_read: u64,
+}
+
+/// Outcome of a change that was committed. All false in a store that is not [shared](TaskStore::shared).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// The task has unread mail, so this replica is still its runner.
+    pub unread_mail: bool,
+    /// The task has push configurations.
+    pub has_push: bool,
 }
 
 impl Commit {

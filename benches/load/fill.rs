@@ -112,5 +112,6 @@ fn commit(n: u64, is_running: bool, fence: u64) -> Commit {
         push: None,
         time: 0,
         turns: None,
+        mail_read: 0,
     }
 }

@@ -460,7 +460,7 @@ impl Journal {
                     };
                     wakeups = rejected.unwrap_or_else(|| self.drop_refused(task, &mut inner, &refusal));
                 }
-                Ok(()) | Err(_) => {
+                Ok(_) | Err(_) => {
                     self.count_tasks(change);
                     inner.record_commit(start.elapsed(), None, (batch.len(), &mut spans));
                     inner.publish(change, &mut wakeups);

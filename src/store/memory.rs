@@ -19,9 +19,9 @@ use self::{
     index::Index,
 };
 use super::{
-    Claim, Commit, Event, Fence, Full, InUse, Inspect, KeyMap, ListPage, ListQuery, LogSummary, Maintenance, Millis,
-    PageToken, Position, Refused, Retention, Scope, SendOutcome, Seq, StoreUsage, StoredTask, SweepResult, SyncStore,
-    Task, TaskHead, TaskKey, TaskStore, TurnRecord, Unavailable,
+    Claim, Commit, Committed, Event, Fence, Full, InUse, Inspect, KeyMap, ListPage, ListQuery, LogSummary, Maintenance,
+    Millis, PageToken, Position, Refused, Retention, Scope, SendOutcome, Seq, StoreUsage, StoredTask, SweepResult,
+    SyncStore, Task, TaskHead, TaskKey, TaskStore, TurnRecord, Unavailable,
     log_codec::{OpenLog, SealedLog, TaskIds},
     page::read_page,
     quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER,
@@ -181,8 +181,8 @@ impl TaskStore for Memory {
         Some(self)
     }
 
-    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
-        Ok(batch.iter().map(|commit| self.commit_sync(commit)).collect())
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {
+        Ok(batch.iter().map(|commit| self.commit_sync(commit).map(|()| Committed::default())).collect())
     }
 
     async fn load(&self, key: &TaskKey) -> Result<Option<StoredTask>, Unavailable> {

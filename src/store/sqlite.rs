@@ -37,8 +37,8 @@ use self::{
     writer::{PROBE, Writer},
 };
 use super::{
-    Claim, Commit, Damaged, Full, InUse, Inspect, ListPage, ListQuery, LogSummary, Maintenance, Refused, Retention,
-    Scope, SendOutcome, StoreUsage, StoredTask, SweepResult, TaskKey, TaskStore, Unavailable, quota::Quota,
+    Claim, Commit, Committed, Damaged, Full, InUse, Inspect, ListPage, ListQuery, LogSummary, Maintenance, Refused,
+    Retention, Scope, SendOutcome, StoreUsage, StoredTask, SweepResult, TaskKey, TaskStore, Unavailable, quota::Quota,
 };
 use crate::{
     base::clock::Millis,
@@ -221,7 +221,7 @@ impl TaskStore for Sqlite {
         self.quota.lock().check(&scope.owner)
     }
 
-    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {
         self.writer.commit(batch).await
     }
 

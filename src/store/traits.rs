@@ -1,20 +1,23 @@
 //! Interface of a store, in parts by who uses them, and a task as a store returns it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::{
-    Commit, Damaged, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryToken, Event,
-    Fence, Full, Inspect, Lease, ListPage, ListQuery, Millis, Position, PushConfig, PushPage, PushTaskPage, PutResult,
-    Refused, Retention, Scope, SendOutcome, Seq, StoreUsage, SweepResult, Task, TaskHead, TaskKey, TurnRecord,
-    Unavailable,
+    Advance, Commit, Committed, Damaged, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage,
+    DeliveryToken, Event, Expect, Fence, Full, Inspect, Lease, ListPage, ListQuery, Load, Mail, Millis, Note, Position,
+    Posted, PushConfig, PushPage, PushTaskPage, PutResult, Refused, Renewal, ReplicaId, ReplicaInfo, Retention, Scope,
+    SendOutcome, Seq, StoreUsage, SweepResult, Task, TaskHead, TaskKey, TurnRecord, Unavailable,
 };
 #[cfg(doc)]
-use super::{DeliveryState, Rejected};
-use crate::protocol::{error::Error, snapshot::Snapshot, task};
+use super::{DeliveryState, MAX_MAIL, Rejected};
+use crate::{
+    base::faults::Faults,
+    protocol::{error::Error, snapshot::Snapshot, task},
+};
 
 /// Maximum number of events per read of a log that is read as a whole.
 pub(crate) const READ_BATCH: usize = 256;
@@ -45,6 +48,11 @@ pub trait TaskStore: Send + Sync + 'static {
         None
     }
 
+    /// Returns the operations of a store that several processes share. `None` if one process uses the store at a time.
+    fn shared(&self) -> Option<&dyn SharedStore> {
+        None
+    }
+
     /// Checks whether the quota admits another task of this owner. Called before an agent starts, so that most tasks over
     /// the quota never run. The check is advisory: tasks that start concurrently may still get [`Rejected::Full`].
     fn check_capacity(&self, _scope: &Scope) -> Result<(), Full> {
@@ -55,7 +63,10 @@ pub trait TaskStore: Send + Sync + 'static {
     ///
     /// Returns one outcome per commit, in order. A batch without a response may be committed again. A commit that the
     /// store can never take is [`Refused::Rejected`] and does not affect the others; [`Unavailable`] concerns all of them.
-    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable>;
+    ///
+    /// A [shared](Self::shared) store refuses as [`Refused::Stale`] what another replica than the runner of the task commits,
+    /// and all commits of a replica that was declared dead. A new task that is open gets this replica as its runner.
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable>;
 
     /// Loads the row and the checkpoint of a task.
     async fn load(&self, key: &TaskKey) -> Result<Option<StoredTask>, Unavailable>;
@@ -87,6 +98,12 @@ pub trait TaskStore: Send + Sync + 'static {
 /// Push configurations of tasks, and the queue of their deliveries.
 #[async_trait]
 pub trait PushQueue: Send + Sync + 'static {
+    /// Returns whether a [commit](TaskStore::commit) marks the deliveries of its task as [`mark_due`](Self::mark_due) does, at the
+    /// [time](Commit::time) of the change. Otherwise, the caller marks them after the commit.
+    fn marks_in_commit(&self) -> bool {
+        false
+    }
+
     /// Checks whether the tasks of this owner may have another push configuration. Advisory as
     /// [`check_capacity`](TaskStore::check_capacity); a commit with a [push configuration](Commit::push) over the limit is
     /// refused with [`Rejected::Full`].
@@ -169,6 +186,9 @@ pub trait PushQueue: Send + Sync + 'static {
 pub trait Maintenance: Send + Sync + 'static {
     /// Claims at most `limit` unfinished turns of earlier openings: raises and commits their `fence`, and the `attempt` of
     /// turns that had begun. A task that can't be read is returned as damaged, once, and is not changed.
+    ///
+    /// In a [shared](TaskStore::shared) store: the tasks of dead replicas, of which some only have unread mail, and then open
+    /// tasks without a runner, up to [`Load::free_turns`] of the last renewal. This replica becomes their runner.
     async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable>;
 
     /// Returns tasks that have waited for their clients since before a time, longest wait first: at most `limit` after the
@@ -176,7 +196,7 @@ pub trait Maintenance: Send + Sync + 'static {
     async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<TaskKey>, Unavailable>;
 
     /// Deletes expired data in small transactions, so that commits do not wait. A task that is in use is skipped, and so is
-    /// one with deliveries that are due or leased, up to [`Retention::undelivered`].
+    /// one with deliveries that are due or leased, up to [`Retention::undelivered`]. A shared store skips tasks with a runner.
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable>;
 
     /// Checks that the store can be written to.
@@ -202,6 +222,97 @@ pub trait Maintenance: Send + Sync + 'static {
     fn fault(&self) -> Option<watch::Receiver<Option<Unavailable>>> {
         None
     }
+}
+
+/// Operations of a store that several processes share, each as a replica. The module [`shared`](super::shared) has the terms.
+///
+/// Only the commits keep tasks consistent, by comparing the runner, the fence and the sequence number. Leases decide when a
+/// replica is declared dead and its tasks are claimed ([`Maintenance::claim`]), never whether a write is valid. The clock of
+/// leases is that of the store. An operation without a response may be repeated.
+#[async_trait]
+pub trait SharedStore: Send + Sync {
+    /// Returns the id of this replica. The opening of the store allocates it, and [`join`](Self::join) may replace it.
+    fn replica(&self) -> ReplicaId;
+
+    /// Describes this replica and renews its lease. Allocates another id if the replica was declared dead, or has left. Returns
+    /// the id.
+    async fn join(&self, info: &ReplicaInfo) -> Result<ReplicaId, Unavailable>;
+
+    /// Renews the lease of this replica, and stores its load.
+    async fn renew(&self, load: Load) -> Result<Renewal, Unavailable>;
+
+    /// Declares the replicas dead that have not renewed their leases for `older`. Returns them. Their commits are refused from
+    /// now on, and their tasks can be claimed. The caller must itself have renewed without failure for as long, or an outage of
+    /// the store would make all replicas look dead.
+    async fn bury(&self, older: Duration) -> Result<Vec<ReplicaId>, Unavailable>;
+
+    /// Makes this replica the runner of a task, and loads it: raises and commits its `fence`, and its `attempt` if an open turn
+    /// had begun. [`Unavailable`] if this replica was declared dead.
+    async fn acquire(&self, key: &TaskKey) -> Result<Acquired, Unavailable>;
+
+    /// Ends the ownership of tasks that this replica runs with these fences. An open one becomes free to
+    /// [claim](Maintenance::claim). One with unread mail keeps its runner, and so does one with another fence.
+    async fn release(&self, tasks: &[(TaskKey, Fence)]) -> Result<(), Unavailable>;
+
+    /// Stores a mail for the runner of a task. The commit with which the runner would end its ownership keeps it while there is
+    /// unread mail ([`Committed::unread_mail`]). The caller wakes the runner.
+    ///
+    /// A task has at most [`MAX_MAIL`] mails. A rejected one is deleted after some time, and before that only with its task.
+    async fn post(&self, key: &TaskKey, mail: &Mail) -> Result<Posted, Unavailable>;
+
+    /// Returns unread mail of a task with its numbers, in their order: mail with numbers greater than `after` that was neither
+    /// [read](Commit::mail_read) nor rejected. Returns some of it if it is large, so the caller asks again after the last one.
+    async fn mail(&self, key: &TaskKey, after: u64) -> Result<Vec<(u64, Mail)>, Unavailable>;
+
+    /// Rejects a mail of a task that this replica runs. The poster gets the error by [`rejection`](Self::rejection).
+    async fn reject_mail(&self, key: &TaskKey, number: u64, error: &Error) -> Result<(), Unavailable>;
+
+    /// Returns the error with which the runner rejected a mail, or `None` if it did not.
+    async fn rejection(&self, key: &TaskKey, number: u64) -> Result<Option<Error>, Unavailable>;
+
+    /// Returns at most `limit` of the tasks with unread mail that this replica runs.
+    async fn unread(&self, limit: usize) -> Result<Vec<TaskKey>, Unavailable>;
+
+    /// Returns those of the tasks that are not at these positions any more, with their changes: `None` for a task that does not
+    /// exist.
+    async fn follow(&self, at: &[(TaskKey, Position)]) -> Result<Vec<(TaskKey, Option<Advance>)>, Unavailable>;
+
+    /// Makes this replica the only one that does a job, or renews that for `time`. Returns whether it is.
+    async fn lead(&self, job: &'static str, time: Duration) -> Result<bool, Unavailable>;
+
+    /// Declares this replica dead, since it stops: its tasks can be claimed at once.
+    async fn leave(&self) -> Result<(), Unavailable>;
+
+    /// Makes sure that a change without a response can't be committed later. Raises the fence of an existing task that is at the
+    /// expected position and is not open, and ends its ownership unless it has unread mail. A task that should be new can't be
+    /// created for an hour. Returns whether that was done, and the store has nothing of the change; repeating it then returns
+    /// whether the task is new.
+    async fn burn(&self, key: &TaskKey, expect: &Expect) -> Result<bool, Unavailable>;
+
+    /// Sends a note to a replica, or to any other one that does not drain. Does not wait, and may lose the note.
+    fn wake(&self, to: Option<ReplicaId>, note: Note);
+
+    /// Opens the receiving side of [`wake`](Self::wake) for this replica, and closes an earlier one.
+    fn notes(&self) -> mpsc::Receiver<Note>;
+
+    /// Returns the bugs that a test has planted.
+    #[doc(hidden)]
+    fn faults(&self) -> Faults {
+        Faults::default()
+    }
+}
+
+/// Outcome of an acquisition.
+#[derive(Clone, Debug)]
+pub enum Acquired {
+    /// This replica is the runner of the task. Its mail may be unread.
+    Owned(Box<StoredTask>),
+    /// The task has another runner, which is alive.
+    Elsewhere(ReplicaId),
+    /// The task is in a terminal state.
+    Ended,
+    /// The task does not exist.
+    NotFound,
 }
 
 /// Predicate that returns whether a task is in use, for example by a reader of its log.

@@ -161,6 +161,7 @@ async fn invalid_stored_values_can_be_read(serve: Binding) {
         push: None,
         time: 0,
         turns: None,
+        mail_read: 0,
     };
     memory.commit_sync(&commit).unwrap();
 

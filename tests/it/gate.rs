@@ -12,10 +12,10 @@ use a2a_service::{
     clock::Millis,
     event::{Event, Fence, Seq},
     store::{
-        Claim, Commit, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryToken, Full,
-        InUse, Lease, ListPage, ListQuery, LogSummary, Maintenance, PushConfig, PushPage, PushQueue, PushTaskPage,
-        PutResult, Refused, Rejected, Retention, Scope, SendOutcome, Store, StoredTask, SweepResult, TaskKey,
-        TaskStore, Unavailable, memory::Memory,
+        Claim, Commit, Committed, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage,
+        DeliveryToken, Full, InUse, Lease, ListPage, ListQuery, LogSummary, Maintenance, PushConfig, PushPage,
+        PushQueue, PushTaskPage, PutResult, Refused, Rejected, Retention, Scope, SendOutcome, Store, StoredTask,
+        SweepResult, TaskKey, TaskStore, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -185,7 +185,7 @@ impl TaskStore for Gate {
         self.store.first_fence()
     }
 
-    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<(), Refused>>, Unavailable> {
+    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {
         let outcome = self.next_outcome().await;
         let changes = batch.iter().map(|commit| (Arc::clone(&commit.key.scope().owner), event_bytes(commit)));
         self.batches.lock().push(changes.collect());

@@ -121,6 +121,7 @@ fn commit(row: &Expected, previous: Option<TaskState>) -> Commit {
         push: None,
         time: 0,
         turns: None,
+        mail_read: 0,
     }
 }
 
@@ -297,6 +298,7 @@ fn single_commit(key: &TaskKey, task: &Task, first: Task, payloads: Vec<(EventFl
         push: None,
         time: 0,
         turns: None,
+        mail_read: 0,
     }
 }
 

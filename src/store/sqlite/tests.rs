@@ -12,7 +12,7 @@ use crate::{
         event::{Ends, Event, Position},
         pb::v1::{Message, Task, TaskState},
     },
-    store::{Expect, Rejected, TaskHead},
+    store::{Committed, Expect, Rejected, TaskHead},
 };
 
 const ONE: &str = "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES(1);";
@@ -164,8 +164,8 @@ async fn rejected_change_does_not_affect_other_changes() {
     first.await.unwrap();
     assert_eq!(second.await, Ok(1));
     let rejected = || Err(Refused::Rejected(Rejected::Size { limit: "store.max_size", max: 1 << 20 }));
-    assert_eq!(third.await.unwrap(), [Ok(()), rejected(), Ok(())]);
-    assert_eq!(fourth.await.unwrap(), [rejected(), Ok(())]);
+    assert_eq!(third.await.unwrap(), [Ok(Committed::default()), rejected(), Ok(Committed::default())]);
+    assert_eq!(fourth.await.unwrap(), [rejected(), Ok(Committed::default())]);
     let tasks = store.readers.run(|db| db.query_row("SELECT sum(tasks) FROM total", [], |row| row.get::<_, i32>(0)));
     assert_eq!((tasks.await, store.quota.lock().total.tasks), (Ok(3), 3));
     assert_eq!(store.health.recent_outcome(), Some(Ok(())));
@@ -199,7 +199,7 @@ async fn rejected_job_does_not_affect_other_jobs() {
     let Err(Unavailable(why)) = fails.await else { panic!("a text was accepted as a blob") };
     assert!(why.contains("probe"), "{why}");
     let too_large = Rejected::Size { limit: "store.max_size", max: 1 << 20 };
-    assert_eq!(changes.await.unwrap(), [Ok(()), Err(Refused::Rejected(too_large))]);
+    assert_eq!(changes.await.unwrap(), [Ok(Committed::default()), Err(Refused::Rejected(too_large))]);
     let there = store.readers.run(|db| db.query_row("SELECT count(*) FROM probe", [], |row| row.get::<_, i32>(0)));
     assert_eq!((there.await, store.quota.lock().total.tasks), (Ok(3), 1));
     assert_eq!(store.health.recent_outcome(), Some(Ok(())));
@@ -213,7 +213,7 @@ async fn database_with_a_write_ahead_log_is_not_published() {
     let store = Sqlite::open(&from, Options::default()).unwrap();
     let reader = read_only(&from);
     reader.execute_batch("BEGIN; SELECT count(*) FROM task").unwrap();
-    assert_eq!(store.commit([new_task(&store, "a", 1)].into()).await, Ok(vec![Ok(())]));
+    assert_eq!(store.commit([new_task(&store, "a", 1)].into()).await, Ok(vec![Ok(Committed::default())]));
     // An older snapshot in use prevents a complete checkpoint.
     drop(store);
     assert!(file::wal_path(&from).exists());
@@ -256,6 +256,7 @@ fn new_task(store: &Sqlite, id: &str, bytes: usize) -> Commit {
         push: None,
         time: 0,
         turns: None,
+        mail_read: 0,
     }
 }
 

@@ -15,7 +15,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::{
-    Commit, Quota, Refused, Scope, Unavailable,
+    Commit, Committed, Quota, Refused, Scope, Unavailable,
     error::Error,
     failpoint,
     health::Health,
@@ -98,7 +98,7 @@ impl<T: Send, F: FnMut(&mut WriteTransaction<'_>) -> rusqlite::Result<T> + Send>
 }
 
 /// Outcomes of the changes of a batch, in order.
-type Outcomes = Vec<Result<(), Refused>>;
+type Outcomes = Vec<Result<Committed, Refused>>;
 
 /// Job that writes a batch of changes, each of which is a part.
 struct CommitJob {
@@ -117,7 +117,7 @@ impl WriteJob for CommitJob {
     }
 
     fn run(&mut self, part: usize, transaction: &mut WriteTransaction<'_>) -> rusqlite::Result<()> {
-        self.outcomes[part] = transaction.commit(&self.batch, part)?;
+        self.outcomes[part] = transaction.commit(&self.batch, part)?.map(|()| Committed::default());
         Ok(())
     }
 
@@ -223,7 +223,7 @@ impl Writer {
     /// Commits changes. Returns when they are durable, with the outcome of each.
     pub(super) async fn commit(&self, commits: Arc<[Commit]>) -> Result<Outcomes, Unavailable> {
         let (reply, result) = oneshot::channel();
-        let (outcomes, batch) = (vec![Ok(()); commits.len()], CommitBatch::new(commits));
+        let (outcomes, batch) = (vec![Ok(Committed::default()); commits.len()], CommitBatch::new(commits));
         self.0.submit(Box::new(CommitJob { batch, outcomes, reply })).await?;
         result.await.unwrap_or_else(|_| Err(Unavailable("the writer thread has stopped".into())))
     }

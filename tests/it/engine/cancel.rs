@@ -7,7 +7,9 @@ use a2a_service::{
     error::ErrorKind,
     event::{Ends, Event, Position},
     pb::v1::{ListTasksRequest, Message, Task, TaskState, TaskStatus},
-    store::{Commit, Expect, Scope, Store, TaskHead, TaskKey, TaskStore as _, memory::Memory, sqlite::Options},
+    store::{
+        Commit, Committed, Expect, Scope, Store, TaskHead, TaskKey, TaskStore as _, memory::Memory, sqlite::Options,
+    },
 };
 use futures::FutureExt as _;
 use tokio::{task::yield_now, time::Instant};
@@ -225,8 +227,9 @@ async fn recorded_cancel_request_is_completed_after_a_restart() {
         push: None,
         time: 0,
         turns: None,
+        mail_read: 0,
     };
-    assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(())]);
+    assert_eq!(store.commit([commit].into()).await.unwrap(), [Ok(Committed::default())]);
     let bench = bench(store, scripted);
     let started = Instant::now();
     assert_eq!(bench.cancel("t-1").await.unwrap().state(), TaskState::Canceled);

@@ -7,8 +7,8 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        DeliveryToken, Full, ListQuery, Maintenance as _, PushConfig, Refused, Rejected, Retention, STORE_FULL,
-        TaskKey, TaskStore as _, Unavailable,
+        Committed, DeliveryToken, Full, ListQuery, Maintenance as _, PushConfig, Refused, Rejected, Retention,
+        STORE_FULL, TaskKey, TaskStore as _, Unavailable,
         memory::Memory,
         sqlite::{Durability, Error, Options, Sqlite},
     },
@@ -125,7 +125,7 @@ async fn lost_or_replaced_file_makes_the_store_unavailable() {
     assert!(fault.wait_for(Option::is_none).await.is_ok());
     store.check().await.unwrap();
     assert_eq!(store.load(&key).await.unwrap().map(|stored| stored.position), None);
-    assert_eq!(store.commit([task].into()).await.unwrap(), [Ok(())]);
+    assert_eq!(store.commit([task].into()).await.unwrap(), [Ok(Committed::default())]);
     // Without its write-ahead log, the latest commits would be lost with the process.
     let log = directory.path().join("a.db-wal");
     fs::rename(&log, directory.path().join("b.db-wal")).unwrap();
@@ -186,7 +186,7 @@ async fn full_store_is_unavailable_and_consistent() {
     let reason = loop {
         let batch = [task.next([chunk("a", &large, false)]), other.next([message("hi")])];
         match store.commit(batch.clone().into()).await {
-            Ok(outcomes) => assert_eq!(outcomes, [Ok(()), Ok(())]),
+            Ok(outcomes) => assert!(outcomes.iter().all(Result::is_ok)),
             Err(Unavailable(reason)) => break reason,
         }
         let [one, two] = batch;
@@ -313,7 +313,7 @@ async fn full_file_gives_up_the_oldest_deliveries() {
         let outcome = commit(&n.to_string(), 8 << 10).await;
         n += 1;
         match outcome.as_deref() {
-            Ok([Ok(())]) => assert!(n < 1000),
+            Ok([Ok(_)]) => assert!(n < 1000),
             _ => break outcome,
         }
     };
@@ -331,8 +331,8 @@ async fn full_file_gives_up_the_oldest_deliveries() {
             task.check().await;
         }
         assert_eq!(sweep().await, 0, "nothing was rejected since");
-        assert_eq!(commit(&format!("new-{task}"), 64 << 10).await, Ok(vec![Ok(())]));
-        while commit(&n.to_string(), 8 << 10).await == Ok(vec![Ok(())]) {
+        assert_eq!(commit(&format!("new-{task}"), 64 << 10).await, Ok(vec![Ok(Committed::default())]));
+        while commit(&n.to_string(), 8 << 10).await == Ok(vec![Ok(Committed::default())]) {
             n += 1;
         }
     }

@@ -12,8 +12,8 @@ use a2a_service::{
     pb::v1::{TaskPushNotificationConfig, TaskState},
     protocol::Version,
     store::{
-        Commit, Full, IdempotencyRecord, ListQuery, PushConfig, Refused, Rejected, Retention, Scope, SweepResult,
-        TaskHead, TaskKey,
+        Commit, Committed, Full, IdempotencyRecord, ListQuery, PushConfig, Refused, Rejected, Retention, Scope,
+        SweepResult, TaskHead, TaskKey,
     },
 };
 
@@ -195,7 +195,7 @@ pub(super) async fn idempotency_key_can_expire_before_its_task(suite: &StoreSuit
         Commit { sends, ..task.next(store, []) }
     };
     let created = store.commit([begin("t-1", "one", 5), begin("t-2", "two", 50)].into()).await?;
-    ensure_eq!(created, [Ok(()), Ok(())]);
+    ensure!(created.iter().all(Result::is_ok));
     let mut policy = Retention::FOREVER;
     policy.idempotency_keys = Some(Duration::from_millis(10));
     let deleted = u64::from(suite.has_separate_retention());
@@ -205,7 +205,7 @@ pub(super) async fn idempotency_key_can_expire_before_its_task(suite: &StoreSuit
     );
     let repeated = store.commit([begin("t-3", "one", 60), begin("t-4", "two", 60)].into()).await?;
     let duplicate = |id: &str| Err(Refused::Rejected(Rejected::Duplicate { task_id: id.into() }));
-    ensure_eq!(repeated, [if deleted > 0 { Ok(()) } else { duplicate("t-1") }, duplicate("t-2")]);
+    ensure_eq!(repeated, [if deleted > 0 { Ok(Committed::default()) } else { duplicate("t-1") }, duplicate("t-2")]);
     Ok(())
 }
 
@@ -366,7 +366,10 @@ pub(super) async fn full_store_evicts_terminal_tasks(suite: &StoreSuite) -> Chec
     ensure_eq!(position(store, &writers[2].key).await?, None);
     let mut last = TaskWriter::new(&scope("bob", ""), "t-10");
     let two = [last.next(store, []), TaskWriter::new(&scope("bob", ""), "t-11").next(store, [])];
-    ensure_eq!(store.commit(two.into()).await?, [Ok(()), Err(Refused::Rejected(Rejected::Full(Full::tasks(3))))]);
+    ensure_eq!(
+        store.commit(two.into()).await?,
+        [Ok(Committed::default()), Err(Refused::Rejected(Rejected::Full(Full::tasks(3))))]
+    );
     ensure_eq!(position(store, &writers[0].key).await?, None);
     last.at = load(store, &last.key).await?.position;
     for task in [&writers[1], &next] {

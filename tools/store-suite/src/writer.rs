@@ -132,6 +132,7 @@ impl TaskWriter {
             push: None,
             time: 0,
             turns: None,
+            mail_read: 0,
         }
     }
 

@@ -102,6 +102,7 @@ impl LiveState {
             push: self.accepted.push.take(),
             time,
             turns,
+            mail_read: 0,
         }
     }
 

@@ -1,0 +1,56 @@
+//! Planted bugs of stores that several processes share, and of the engine on top of them. A test plants one to check that it would
+//! be found. Only builds with debug assertions contain them.
+
+/// Planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Commits of a shared store compare only the sequence number.
+    CompareOnlySeq,
+    /// Claims and acquisitions keep the fence of the task.
+    KeepFence,
+    /// A replica declares others dead without having renewed its own lease before, such as after an outage.
+    BuryWithoutRenewal,
+    /// The commit that ends a turn ends the ownership of a task with unread mail.
+    IgnoreUnreadMail,
+    /// Followers and posters rely on notes, and never poll.
+    NeverPoll,
+    /// Followers answer reads from memory.
+    ReadFollowerState,
+    /// A recovered task is dropped if a follower is in memory.
+    KeepFollowerState,
+    /// A change whose outcome is unknown is abandoned while it can still be committed.
+    AbandonWithoutBurn,
+    /// A second record of an idempotency key is ignored.
+    IgnoreDuplicates,
+    /// The runner's commit overwrites the cancel that another replica has requested.
+    OverwriteCancel,
+}
+
+/// Set of planted bugs. Always empty, and of size zero, without debug assertions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults(#[cfg(debug_assertions)] u16);
+
+impl Faults {
+    /// Returns the set of one planted bug. Empty without debug assertions.
+    #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "bugs are planted only with debug assertions"))]
+    pub const fn only(fault: Fault) -> Self {
+        Self(
+            #[cfg(debug_assertions)]
+            {
+                1 << fault as u16
+            },
+        )
+    }
+
+    /// Returns whether the bug is planted.
+    pub const fn has(self, fault: Fault) -> bool {
+        cfg!(debug_assertions) && self.bits() & Self::only(fault).bits() != 0
+    }
+
+    const fn bits(self) -> u16 {
+        #[cfg(debug_assertions)]
+        return self.0;
+        #[cfg(not(debug_assertions))]
+        return 0;
+    }
+}
