@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+pub use self::cluster::{Cluster, Replica};
 use self::{
     commit_log::CommitLog,
     delivery::{DeliveryQueue, PushConfigs},
@@ -29,6 +30,7 @@ use super::{
 };
 use crate::protocol::task;
 
+mod cluster;
 mod commit;
 mod commit_log;
 mod delivery;
@@ -125,6 +127,27 @@ impl Memory {
     fn with<T>(&self, key: &TaskKey, read: impl FnOnce(&TaskEntry) -> T) -> Option<T> {
         self.shards[key.shard(SHARDS)].lock().get(key).map(|entry| read(entry))
     }
+
+    fn with_mut<T>(&self, key: &TaskKey, change: impl FnOnce(&mut TaskEntry) -> T) -> Option<T> {
+        self.shards[key.shard(SHARDS)].lock().get_mut(key).map(|entry| change(entry))
+    }
+
+    fn stored(&self, key: &TaskKey) -> Option<StoredTask> {
+        self.with(key, |TaskEntry { position, row, agent_state, turn_contexts, log, .. }| StoredTask {
+            position: *position,
+            row: row.clone(),
+            agent_state: agent_state.clone(),
+            turn_contexts: turn_contexts.clone(),
+            checkpoint: match log {
+                EntryLog::Open(_) => None,
+                EntryLog::Sealed(log) => log.snapshot().map(|snapshot| (position.seq, snapshot)),
+            },
+        })
+    }
+
+    fn earlier_send(&self, scope: &Arc<Scope>, key: &str) -> Option<SendOutcome> {
+        self.index.lock().get(scope)?.sends.get(key).cloned()
+    }
 }
 
 impl Default for Memory {
@@ -186,16 +209,7 @@ impl TaskStore for Memory {
     }
 
     async fn load(&self, key: &TaskKey) -> Result<Option<StoredTask>, Unavailable> {
-        Ok(self.with(key, |TaskEntry { position, row, agent_state, turn_contexts, log, .. }| StoredTask {
-            position: *position,
-            row: row.clone(),
-            agent_state: agent_state.clone(),
-            turn_contexts: turn_contexts.clone(),
-            checkpoint: match log {
-                EntryLog::Open(_) => None,
-                EntryLog::Sealed(log) => log.snapshot().map(|snapshot| (position.seq, snapshot)),
-            },
-        }))
+        Ok(self.stored(key))
     }
 
     async fn events(
@@ -209,7 +223,7 @@ impl TaskStore for Memory {
     }
 
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
-        Ok(self.index.lock().get(scope).and_then(|index| index.sends.get(key)).cloned())
+        Ok(self.earlier_send(scope, key))
     }
 
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {

@@ -250,6 +250,10 @@ pub trait SharedStore: Send + Sync {
     /// had begun. [`Unavailable`] if this replica was declared dead.
     async fn acquire(&self, key: &TaskKey) -> Result<Acquired, Unavailable>;
 
+    /// Returns at most `limit` of the tasks that this replica runs, after a task in an order of the store. A replica that got no
+    /// response to a claim finds with it the tasks that it does not know, and acquires them again.
+    async fn owned(&self, after: Option<&TaskKey>, limit: usize) -> Result<Vec<TaskKey>, Unavailable>;
+
     /// Ends the ownership of tasks that this replica runs with these fences. An open one becomes free to
     /// [claim](Maintenance::claim). One with unread mail keeps its runner, and so does one with another fence.
     async fn release(&self, tasks: &[(TaskKey, Fence)]) -> Result<(), Unavailable>;
@@ -292,7 +296,8 @@ pub trait SharedStore: Send + Sync {
     /// Sends a note to a replica, or to any other one that does not drain. Does not wait, and may lose the note.
     fn wake(&self, to: Option<ReplicaId>, note: Note);
 
-    /// Opens the receiving side of [`wake`](Self::wake) for this replica, and closes an earlier one.
+    /// Opens the receiving side of [`wake`](Self::wake) for this replica, and closes an earlier one. It ends when the replica is
+    /// declared dead.
     fn notes(&self) -> mpsc::Receiver<Note>;
 
     /// Returns the bugs that a test has planted.

@@ -214,7 +214,7 @@ impl Memory {
     }
 
     /// Marks the deliveries of a task as due. Returns how many became due.
-    fn mark_task_due(&self, key: &TaskKey, now: Millis) -> usize {
+    pub(super) fn mark_task_due(&self, key: &TaskKey, now: Millis) -> usize {
         let mark = |push: &mut PushConfigs, _: &mut DeliveryQueue, seq| {
             push.configs.iter_mut().filter_map(|stored| stored.delivery.mark_due(seq, now).then_some(())).count()
         };
