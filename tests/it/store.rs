@@ -7,14 +7,19 @@ mod model;
 pub(crate) mod opened;
 pub(crate) mod writer;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use a2a_service::store::{
-    IdempotencyRecord, Retention,
-    memory::{DEFAULT_MAX_TASKS, Memory},
-    sqlite::{Durability, Options, Sqlite},
+use a2a_service::{
+    base::faults::{Fault, Faults},
+    clock::Clock,
+    store::{
+        IdempotencyRecord, Retention,
+        memory::{Cluster, DEFAULT_MAX_TASKS, Memory, Replica},
+        sqlite::{Durability, Options, Sqlite},
+    },
 };
 use a2a_store_suite::{Setup, StoreSuite};
+use parking_lot::Mutex;
 
 use self::opened::{OpenedStore, open_file};
 use crate::power_loss::memory_directory;
@@ -56,6 +61,39 @@ fn sqlite(durability: Durability) -> StoreSuite {
     StoreSuite::new::<Sqlite, _>(open).with_quotas().persistent().with_separate_retention().with_inspection()
 }
 
+/// Suite of the store in memory that replicas share, with planted bugs.
+fn cluster(faults: Faults) -> StoreSuite {
+    let clusters: Arc<Mutex<HashMap<String, Cluster>>> = Arc::default();
+    let open = move |setup: Setup| {
+        let clock = Clock::simulated(1000);
+        let new = || Cluster::with_faults(memory(&setup), move || clock.millis(), faults);
+        let replica = clusters.lock().entry(setup.database.clone()).or_insert_with(new).replica();
+        async move { replica }
+    };
+    StoreSuite::new::<Replica, _>(open).with_quotas().with_inspection().shared()
+}
+
+#[tokio::test(start_paused = true)]
+async fn shared_memory_store_conforms() {
+    cluster(Faults::default()).run().await.unwrap();
+}
+
+/// The suite finds a planted bug with the case that is named here.
+#[cfg_attr(not(debug_assertions), ignore = "bugs are planted only with debug assertions")]
+#[tokio::test(start_paused = true)]
+async fn planted_bugs_of_the_shared_store_are_found() {
+    for (fault, case) in [
+        (Fault::CompareOnlySeq, "fenced_runner_is_refused"),
+        (Fault::KeepFence, "fenced_runner_is_refused"),
+        (Fault::IgnoreUnreadMail, "unread_mail_keeps_the_runner"),
+        (Fault::IgnoreDuplicates, "key_of_two_replicas_is_recorded_once"),
+        (Fault::OverwriteCancel, "requested_cancel_is_kept"),
+    ] {
+        let failure = cluster(Faults::only(fault)).run_case(case).await.unwrap_err();
+        assert_eq!(failure.case(), case, "{fault:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_store_conforms() {
     let suite = StoreSuite::new(|setup| async move { memory(&setup) }).with_quotas().with_inspection();
@@ -87,6 +125,12 @@ async fn failure_names_its_case() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_store_agrees_with_the_model() {
     tokio::task::block_in_place(|| model::agrees(&|| OpenedStore::memory(DEFAULT_MAX_TASKS)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_memory_store_agrees_with_the_model() {
+    let open = || OpenedStore::of(Arc::new(Cluster::new(Memory::with_max_tasks(DEFAULT_MAX_TASKS), || 1000).replica()));
+    tokio::task::block_in_place(|| model::agrees(&open));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

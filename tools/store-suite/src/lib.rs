@@ -1,7 +1,8 @@
 //! Conformance suite for stores: checks that a [`Store`] of your own keeps what the server relies on.
 //!
 //! The suite is a list of named cases. Each case opens stores of its own, and a failure names the case. Some cases apply
-//! only to stores with certain properties, which a [`StoreSuite`] declares: quotas, persistence, separate retention, and inspection.
+//! only to stores with certain properties, which a [`StoreSuite`] declares: quotas, persistence, separate retention, inspection, and
+//! replicas.
 //!
 //! ```
 //! use a2a_service::store::memory::Memory;
@@ -70,6 +71,7 @@ mod inspect;
 mod lists;
 mod push;
 mod retention;
+mod shared;
 pub mod writer;
 
 /// Maximum number of tasks of a store that is opened for a case without a quota.
@@ -144,6 +146,7 @@ enum Requires {
     Persistence,
     SeparateRetention,
     Inspection,
+    Shared,
 }
 
 /// Named case.
@@ -226,6 +229,24 @@ const CASES: &[Case] = cases! {
         inspect::newest_turns_outlive_their_log,
         inspect::tasks_are_selected_by_prefix_context_and_states,
         inspect::counts_follow_the_tasks;
+    Shared:
+        shared::acquisition_tells_the_runner,
+        shared::only_the_runner_commits,
+        shared::fenced_runner_is_refused,
+        shared::tasks_of_dead_replicas_are_claimed,
+        shared::released_turns_are_claimed_by_replicas_with_free_turns,
+        shared::mail_is_read_in_order,
+        shared::mail_needs_a_runner,
+        shared::unread_mail_keeps_the_runner,
+        shared::rejected_mail_is_not_unread,
+        shared::requested_cancel_is_kept,
+        shared::burned_change_is_not_committed,
+        shared::followers_get_changes,
+        shared::one_replica_leads_a_job,
+        shared::dead_replica_is_refused,
+        shared::tasks_with_a_runner_are_not_swept,
+        shared::key_of_two_replicas_is_recorded_once,
+        shared::commits_mark_deliveries;
 };
 
 impl StoreSuite {
@@ -269,6 +290,13 @@ impl StoreSuite {
     #[must_use]
     pub fn with_inspection(self) -> Self {
         self.having(Requires::Inspection)
+    }
+
+    /// Declares that the store can be opened several times under the same name, each time as another replica
+    /// ([`SharedStore`](a2a_service::store::SharedStore)).
+    #[must_use]
+    pub fn shared(self) -> Self {
+        self.having(Requires::Shared)
     }
 
     fn has_separate_retention(&self) -> bool {
@@ -361,6 +389,12 @@ impl TestStore<'_> {
         drop(store);
         let store = (suite.open)(setup.clone()).await;
         Self { suite, setup, store }
+    }
+
+    /// Opens a shared store again, as another replica.
+    async fn opened_again(&self) -> Self {
+        let Self { suite, setup, .. } = self;
+        Self { suite, setup: setup.clone(), store: (suite.open)(setup.clone()).await }
     }
 
     fn shared(&self) -> Arc<dyn Store> {

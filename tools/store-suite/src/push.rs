@@ -111,7 +111,8 @@ pub(super) async fn push_configurations_are_deleted_with_their_task(suite: &Stor
     task.commit(store, []).await??;
     store.put_push(&task.key, push("a", "http://h"), 9).await?;
     task.commit(store, [status(TaskState::Failed, 5)]).await??;
-    store.sweep(&finished(0), 100, &|_| false).await?;
+    let policy = finished(0).undelivered(Some(Duration::ZERO));
+    store.sweep(&policy, 100, &|_| false).await?;
     ensure_eq!(ids(store, &task.key).await?, None);
     // A new task with the id of a deleted one has no configurations.
     let mut recreated = TaskWriter::new(&scope("ada", ""), "t-1");
@@ -167,7 +168,8 @@ pub(super) async fn push_configurations_per_owner_are_limited_over_all_tenants(s
     ensure_eq!(new.write(store, begin).await?, Err(Refused::Stale(Some(new.at))));
     // Deleted with its task.
     new.commit(store, [status(TaskState::Completed, 5)]).await??;
-    ensure_eq!(store.sweep(&finished(0), 100, &|_| false).await?.tasks, 1);
+    let policy = finished(0).undelivered(Some(Duration::ZERO));
+    ensure_eq!(store.sweep(&policy, 100, &|_| false).await?.tasks, 1);
     ensure_eq!(put(store, 0, "b").await?, PutResult::Created);
     ensure_eq!(put(store, 0, "c").await?, PutResult::OwnerFull(full));
     // Deleted as a dead letter beyond its limit.

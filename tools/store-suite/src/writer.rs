@@ -10,7 +10,7 @@ use a2a_service::{
         Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent,
         stream_response::Payload,
     },
-    store::{Commit, Expect, Refused, Scope, Store, TaskHead, TaskKey, Unavailable},
+    store::{Acquired, Commit, Expect, Refused, Scope, Store, TaskHead, TaskKey, Unavailable},
     task,
 };
 
@@ -85,7 +85,7 @@ impl TaskWriter {
 
     /// Creates the commit of these payloads, with the fence of the store. The first commit creates the task.
     pub fn next(&self, store: &dyn Store, payloads: impl IntoIterator<Item = Payload>) -> Commit {
-        let fence = store.first_fence();
+        let fence = store.first_fence().max(self.at.fence);
         let (mut task, mut events, mut time) = (self.task.clone(), Vec::new(), self.time);
         let (is_new, mut seq) = (self.at.seq == 0, self.at.seq);
         if is_new {
@@ -149,7 +149,8 @@ impl TaskWriter {
         self.write(store, commit).await
     }
 
-    /// Writes a commit, and records it on success.
+    /// Writes a commit, and records it on success. A [shared](a2a_service::store::TaskStore::shared) store then has an idle task
+    /// acquired, so that this writer can continue.
     ///
     /// # Errors
     /// As [`TaskStore::commit`](a2a_service::store::TaskStore::commit).
@@ -158,7 +159,13 @@ impl TaskWriter {
         let outcome = outcomes.into_iter().next();
         let outcome = outcome.ok_or_else(|| Unavailable("a commit has no outcome".to_owned()))?;
         if outcome.is_ok() {
+            let is_idle = !commit.row.open && !commit.row.state.is_terminal();
             self.record(commit);
+            if let Some(shared) = store.shared().filter(|_| is_idle)
+                && let Acquired::Owned(stored) = shared.acquire(&self.key).await?
+            {
+                self.at = stored.position;
+            }
         }
         Ok(outcome.map(drop))
     }
