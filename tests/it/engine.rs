@@ -4,6 +4,7 @@ mod agent;
 mod allocations;
 mod cancel;
 mod chaos;
+mod cluster;
 mod contexts;
 mod drain;
 mod durability;
