@@ -15,7 +15,7 @@ use crate::{
     engine::journal::{LiveRef, Phase, TurnContext},
     protocol::{
         call::Principal,
-        event::Event,
+        event::{Event, Fence},
         message::hops,
         pb::{
             v1::{Message, Part, Task, part::Content},
@@ -37,6 +37,7 @@ pub struct Turn {
     /// Number of the turn since the task was loaded.
     pub(crate) number: u32,
     pub(crate) attempt: u32,
+    pub(crate) fence: Fence,
     pub(crate) deadline: Instant,
     pub(crate) text: OnceLock<String>,
 }
@@ -196,6 +197,27 @@ impl Turn {
     /// Returns the number of this attempt to run the turn, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// Returns the fencing token of this attempt. If a server takes a turn over from another one that it can't reach, both may run
+    /// it for some seconds. The attempt that was taken over has a smaller token than the new one, and its events are refused. A
+    /// system that an agent changes can refuse it likewise, if it keeps the greatest token that it has seen for a task.
+    ///
+    /// A [resumable](super::Agent::resumable) agent passes on two values: one that all attempts share, so that the change is made
+    /// once, and the token, so that a superseded attempt changes nothing more.
+    ///
+    /// ```
+    /// # use a2a_service::agent::{self, End, Turn, Updates};
+    /// # async fn place_order(_: &str, _: u64) -> Result<(), agent::Error> { Ok(()) }
+    /// async fn run(turn: Turn, _: Updates) -> Result<End, agent::Error> {
+    ///     let idempotency_key = format!("{}/{}", turn.task_id(), turn.message().message_id);
+    ///     place_order(&idempotency_key, turn.fence()).await?;
+    ///     Ok(End::completed("ordered"))
+    /// }
+    /// # agent::from_fn(run);
+    /// ```
+    pub fn fence(&self) -> Fence {
+        self.fence
     }
 
     /// Adds tokens that a model has read and written for the turn to its record.

@@ -129,7 +129,7 @@ impl Shared {
     fn run(
         &self,
         live: &LiveRef,
-        AgentStart { task, turn: number, attempt, updates, log }: AgentStart,
+        AgentStart { task, turn: number, attempt, fence, updates, log }: AgentStart,
         messages: Vec<Event>,
         mut context: Box<TurnContext>,
     ) -> impl Future<Output = TurnOutcome> + Send {
@@ -144,6 +144,7 @@ impl Shared {
             context,
             number,
             attempt,
+            fence,
             deadline: timers.deadline,
             text: OnceLock::new(),
         };

@@ -21,7 +21,7 @@ use crate::{
     base::{metric, stderr},
     protocol::{
         error::Error,
-        event::{Ends, Event, EventFlags},
+        event::{Ends, Event, EventFlags, Fence},
         message::secret::Secrets,
         pb::{
             v1::{Message, Part, Task, TaskState, part},
@@ -59,6 +59,8 @@ pub(crate) struct AgentStart {
     pub(crate) turn: u32,
     /// Number of this attempt to run it.
     pub(crate) attempt: u32,
+    /// Fencing token of its events.
+    pub(crate) fence: Fence,
     /// Number of updates before it.
     pub(crate) updates: u64,
     /// Span of the log lines of the turn.
@@ -151,7 +153,7 @@ impl LiveRef {
         state.record_begin();
         let (task, log) = (state.with_answered_status(task), state.log_span(self));
         let (turn, attempt, updates) = (state.turn.number, state.turn.attempt, state.turn.updates);
-        Some(AgentStart { task, turn, attempt, updates, log })
+        Some(AgentStart { task, turn, attempt, fence: state.fence(), updates, log })
     }
 
     /// Begins a poll of the agent, whose updates are then committed together when it pauses. Returns whether a cancel is
