@@ -36,6 +36,8 @@ pub(crate) mod rate_limit;
 pub(crate) mod redaction;
 #[cfg(any(feature = "client", feature = "server"))]
 pub(crate) mod retry;
+#[cfg(feature = "server")]
+pub(crate) mod sealing;
 #[cfg(any(feature = "signing", feature = "auth", feature = "server-tls"))]
 pub(crate) mod secret_file;
 pub mod sources;

@@ -116,6 +116,8 @@ struct Options {
     resume: bool,
     secret_parts: bool,
     default_key: IdempotencySource,
+    #[cfg(feature = "signing")]
+    cluster_key: Option<[u8; 32]>,
     strict_extensions: bool,
     modes: Modes,
     insecure: bool,
@@ -191,6 +193,11 @@ setters! {
 
     /// Deduplication of sends without an `Idempotency-Key`. Off by default.
     pub idempotency_default_key => options.default_key: IdempotencySource;
+
+    /// Secret key of all servers that share a [store](Self::store), of 32 random bytes. With it, secret parts and forwarded headers of
+    /// a message are stored encrypted if another server runs the task. Without, such a message is rejected then.
+    #[cfg(feature = "signing")]
+    pub cluster_key => options.cluster_key: [u8; 32];
 
     /// Offers the extension [`resume`](crate::service::wrappers::extended::resume): each event carries its cursor, over gRPC too, and a mark if
     /// events may be missing before it. Off by default.

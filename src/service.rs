@@ -17,6 +17,8 @@ use tokio::{sync::watch, time::timeout};
 use tonic::{Request, Response};
 
 pub use self::media_types::Modes;
+#[cfg(feature = "signing")]
+use crate::base::sealing::SealingKey;
 pub use crate::engine::{
     execution::{IdempotencySource, Limits},
     journal::LiveMemory,
@@ -180,6 +182,15 @@ impl Service {
     #[must_use]
     pub fn idempotency_default_key(self, default_key: IdempotencySource) -> Self {
         Self { default_key, ..self }
+    }
+
+    /// Sets the secret key of the servers that share the store.
+    #[cfg(feature = "signing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn cluster_key(self, key: &[u8; 32]) -> Self {
+        self.execution.set_sealing_key(SealingKey::new(key));
+        self
     }
 
     /// Sets the capabilities.

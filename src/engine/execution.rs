@@ -1,6 +1,9 @@
 //! Execution of turns: sends that wait for their turn, reads and lists of tasks, cancel, and graceful shutdown.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures_util::future::Either;
 use parking_lot::Mutex;
@@ -10,6 +13,7 @@ use tokio::{
         oneshot::{self, error::RecvError},
         watch,
     },
+    task::JoinSet,
     time::{Instant, timeout},
 };
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -17,10 +21,12 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 pub(crate) use self::limits::{RETRY_AFTER, limit_error, store_full};
 pub(crate) use self::sweeper::end_idle;
 use self::{
+    cluster::Ownership,
     concurrency::{Permits, resize_reservation},
     contexts::Contexts,
     idempotency::KeyLocks,
     limits::memory_full,
+    mail::SendRoute,
     recovery::Quarantine,
 };
 pub(crate) use self::{idempotency::IdempotencyKey, resubscribe::StreamStart};
@@ -28,7 +34,9 @@ pub use self::{idempotency::IdempotencySource, limits::Limits};
 use crate::{
     base::{
         dependency::Dependency,
+        faults::Fault,
         metric::{EngineGauges, LimitUse},
+        sealing::SealingKey,
         sources::Sources,
     },
     engine::{
@@ -51,14 +59,16 @@ use crate::{
         snapshot::Snapshot,
         task::TaskLimits,
     },
-    store::{ListPage, ListQuery, PushConfig, PutResult, Scope, Store, TaskKey, Unavailable},
+    store::{ListPage, ListQuery, PushConfig, PutResult, Scope, Store, StoredTask, TaskKey, Unavailable},
 };
 
+mod cluster;
 mod concurrency;
 mod contexts;
 mod follow_up;
 mod idempotency;
 mod limits;
+mod mail;
 mod recovery;
 mod resubscribe;
 mod start;
@@ -123,13 +133,17 @@ struct Shared {
     quarantine: Quarantine,
     /// Task that runs the retention sweeps.
     sweeper: Mutex<Option<AbortOnDropHandle<()>>>,
+    /// Key for the secrets of messages whose turns other processes run.
+    sealing: OnceLock<SealingKey>,
+    /// Background work of a replica of a shared store.
+    replica: Mutex<JoinSet<()>>,
 }
 
 impl Execution {
     pub(crate) fn new(agent: Arc<dyn DynAgent>, store: Arc<dyn Store>, limits: Limits, sources: Sources) -> Self {
         let journal = Journal::new(store, sources, limits.live_memory.clone());
         // A synchronous store does not outlive the process: there is nothing to recover.
-        let is_persistent = journal.store().as_sync().is_none();
+        let (is_persistent, is_shared) = (journal.store().as_sync().is_none(), journal.is_shared());
         let parts = Arc::new(Shared {
             dependencies: agent.dyn_dependencies().into(),
             agent,
@@ -139,14 +153,26 @@ impl Execution {
             contexts: Contexts::new(limits.context_bytes),
             limits,
             key_locks: Arc::default(),
-            recovered: watch::Sender::new(!is_persistent),
+            recovered: watch::Sender::new(!is_persistent || is_shared),
             quarantine: Quarantine::default(),
             sweeper: Mutex::default(),
+            sealing: OnceLock::new(),
+            replica: Mutex::default(),
         });
-        if is_persistent {
+        if is_shared {
+            parts.start_replica();
+        } else if is_persistent {
             tokio::spawn(Arc::clone(&parts).recover());
         }
         Self(parts)
+    }
+
+    /// Sets the key for the secrets of messages whose turns other processes run.
+    #[cfg(feature = "signing")]
+    pub(crate) fn set_sealing_key(&self, key: Option<SealingKey>) {
+        if let Some(key) = key {
+            drop(self.0.sealing.set(key));
+        }
     }
 
     /// Returns what the agent needs for its turns.
@@ -173,14 +199,21 @@ impl Execution {
         let reply_after = left.map(|left| left.saturating_sub(REPLY_MARGIN.min(left / 10)));
         let wait = [self.0.limits.send_timeout, reply_after].into_iter().flatten().min();
         let budget = request.responses.take();
-        if request.idempotency_key.is_none() {
+        if !self.needs_route(&request) {
             return Either::Left(self.wait_for_turn(self.accept(request, None, watch_turn), (wait, left), budget));
         }
         Either::Right(Box::pin(async move {
-            if let Some((key, seq)) = self.find_earlier_send(&mut request, left).await? {
-                return self.wait_for_earlier_send(&key, seq, wait).await;
+            let (_owned, repeated) = match self.route(&mut request, left).await? {
+                SendRoute::Recorded(key, seq) => return self.wait_for_earlier_send(&key, seq, wait).await,
+                SendRoute::Here(owned, repeated) => (owned, repeated),
+            };
+            match self.wait_for_turn(self.accept(request, None, watch_turn), (wait, left), budget).await {
+                Err(error) => {
+                    let (key, seq) = self.find_duplicate(repeated, error).await?;
+                    self.wait_for_earlier_send(&key, seq, wait).await
+                }
+                reply => reply,
             }
-            self.wait_for_turn(self.accept(request, None, watch_turn), (wait, left), budget).await
         }))
     }
 
@@ -214,17 +247,26 @@ impl Execution {
     /// Returns when the message is durable in a task (`returnImmediately`), with the task at that event. Updates that the
     /// agent sends at once are durable by then too, so that a client that polls right after the reply sees them.
     pub(crate) async fn start(&self, mut request: SendRequest, left: Option<Duration>) -> Result<TurnReply, Error> {
-        if request.idempotency_key.is_some()
-            && let Some((key, _)) = Box::pin(self.find_earlier_send(&mut request, left)).await?
-        {
-            return Ok(TurnReply::Task(self.get(&key, None).await?.into_shared()?));
+        let (mut owned, mut repeated) = (None, None);
+        if self.needs_route(&request) {
+            match Box::pin(self.route(&mut request, left)).await? {
+                SendRoute::Recorded(key, _) => return Ok(TurnReply::Task(self.get(&key, None).await?.into_shared()?)),
+                SendRoute::Here(task, key) => (owned, repeated) = (task, key),
+            }
         }
         let time = left.map_or(COMMIT_WAIT, |left| left.min(COMMIT_WAIT));
         let (signal, polled) = oneshot::channel();
         let (live, reply) = self.accept(request, Some(signal), watch_commit).await?;
+        drop(owned);
         // Committed now, because the agent may run for long before its first pause.
         live.flush();
-        let reply = self.wait_for_commit(&live, reply, time).await?;
+        let reply = match self.wait_for_commit(&live, reply, time).await {
+            Err(error) => {
+                let (key, _) = Box::pin(self.find_duplicate(repeated, error)).await?;
+                return Ok(TurnReply::Task(self.get(&key, None).await?.into_shared()?));
+            }
+            Ok(reply) => reply,
+        };
         // There is no signal if the agent blocks its thread, or if the message waits for another turn.
         let updates = async {
             if polled.await.is_ok()
@@ -255,16 +297,28 @@ impl Execution {
 
     /// Returns a stream of events from this message on, until its turn ends.
     pub(crate) async fn stream(&self, mut request: SendRequest, history: HistoryLimit) -> Result<Reader, Error> {
-        if request.idempotency_key.is_some()
-            && let Some((key, seq)) = Box::pin(self.find_earlier_send(&mut request, None)).await?
-        {
-            return Box::pin(self.stream_earlier_send(&key, seq, history)).await;
+        let (mut owned, mut repeated) = (None, None);
+        if self.needs_route(&request) {
+            match Box::pin(self.route(&mut request, None)).await? {
+                SendRoute::Recorded(key, seq) => return Box::pin(self.stream_earlier_send(&key, seq, history)).await,
+                SendRoute::Here(task, key) => (owned, repeated) = (task, key),
+            }
         }
         let permit = self.0.permits.stream(&request.scope.owner)?;
         let (live, EventsStart { committed, seq, turns }) = self.accept(request, None, watch_events).await?;
         let next = committed.as_ref().map_or(seq, |(_, at)| at + 1);
-        let mut reader = Reader::new(live, next, Some(turns), permit).with_history(history);
+        drop(owned);
+        let recorded = repeated.as_ref().and_then(|_| live.wait_for_accepted());
+        let mut reader = Reader::new(live.clone(), next, Some(turns), permit).with_history(history);
         reader.snapshot = committed.map(|(task, _)| (task, seq));
+        // Another replica may be the first to commit the key.
+        if let Some(recorded) = recorded
+            && recorded.await.is_err()
+        {
+            let (key, seq) = Box::pin(self.find_duplicate(repeated, wait_error(&live))).await?;
+            drop(reader);
+            return Box::pin(self.stream_earlier_send(&key, seq, history)).await;
+        }
         Ok(reader)
     }
 
@@ -277,13 +331,22 @@ impl Execution {
     async fn load(&self, key: &TaskKey) -> Result<LiveRef, Error> {
         self.0.wait_for_recovery().await?;
         self.0.quarantine.check(key)?;
-        load(&self.0.journal, key, self.0.limits.task_limits()).await
+        let journal = &self.0.journal;
+        let known = if journal.is_shared() { journal.get(key) } else { None };
+        let live = load(journal, key, self.0.limits.task_limits()).await?;
+        // A task that was loaded just now is the newest one.
+        match known {
+            Some(_) => Box::pin(self.refresh(live)).await,
+            None => Ok(live),
+        }
     }
 
     /// Returns the committed task. `memory` is the reservation for the response.
     pub(crate) async fn get(&self, key: &TaskKey, memory: Option<&Reservation>) -> Result<Snapshot, Error> {
         let journal = &self.0.journal;
-        if let Some(live) = journal.get(key) {
+        if let Some(live) = journal.get(key)
+            && (journal.is_current(&live) || journal.has_fault_planted(Fault::ReadFollowerState))
+        {
             return live
                 .committed()
                 .map(|(task, _)| Snapshot::from(task))
@@ -337,7 +400,7 @@ impl Execution {
         let (push, max) = (push.for_task(key), self.0.limits.push_configs);
         let result = self.0.journal.store().put_push(key, Arc::clone(&push), max).await?;
         if matches!(result, PutResult::Created | PutResult::Replaced) {
-            self.0.journal.tell_observer(key, true);
+            self.0.journal.tell_observer(key, true, false);
         }
         match result {
             PutResult::Created => {
@@ -367,8 +430,14 @@ impl Execution {
     /// # Errors
     /// `TaskNotCancelable` if the task is in another terminal state, or reaches one first.
     pub(crate) async fn cancel(&self, key: &TaskKey, metadata: Option<Box<Struct>>) -> Result<Arc<Task>, Error> {
-        let live = self.load(key).await?;
-        let ended = match live.request_cancel(metadata).ok_or_else(ownership_changed)? {
+        let (live, requested) = match self.own(key).await? {
+            Ownership::Here(live) => {
+                let requested = live.request_cancel(metadata, 0).ok_or_else(ownership_changed)?;
+                (live, requested)
+            }
+            Ownership::Elsewhere => self.cancel_elsewhere(key, metadata).await?,
+        };
+        let ended = match requested {
             Ok(task) => return canceled(task),
             Err(ended) => ended,
         };
@@ -414,6 +483,7 @@ impl Execution {
         journal.enter_phase(Phase::Stopped);
         drop(timeout(STOP_TIMEOUT, running.wait()).await);
         drop(timeout(STOP_TIMEOUT, journal.wait_until_committed()).await);
+        drop(timeout(STOP_TIMEOUT, self.0.leave()).await);
         journal.stop();
     }
 }
@@ -442,31 +512,42 @@ async fn within<F: Future>(limit: Option<Duration>, future: F) -> Option<F::Outp
 /// Returns a task, loaded into memory. Concurrent callers share one load.
 async fn load(journal: &Arc<Journal>, key: &TaskKey, bounds: TaskLimits) -> Result<LiveRef, Error> {
     let store = &**journal.store();
-    let read = async || {
-        let Some(mut stored) = store.load(key).await? else { return Ok(Err(Error::task_not_found(key.id()))) };
-        // Before it is decoded. Later events are counted then.
-        let bytes = stored.checkpoint.as_ref().map_or(0, |(_, task)| task.encoded_len());
-        if !journal.memory().has_room(&key.scope().owner, bytes) {
-            return Ok(Err(memory_full(journal.memory())));
+    let load = async || match store.load(key).await {
+        Ok(Some(stored)) => {
+            let role = if journal.is_shared() { TaskRole::Follower } else { TaskRole::Runner(store.first_fence()) };
+            live_task(journal, key, role, stored, bounds).await
         }
-        let task = stored.load_task(store, key).await?;
-        Ok(Ok((stored, task)))
-    };
-    let load = async || match read().await {
-        Ok(found) => {
-            let (stored, task) = found?;
-            let role = TaskRole::Runner(store.first_fence());
-            let mut live = LiveTask::loaded(key.clone(), role, stored, task, bounds);
-            if !live.has_ended() {
-                live.set_log_summary(store.log_summary(key).await?);
-            }
-            if live.try_count_in(journal.memory()) { Ok(live) } else { Err(memory_full(journal.memory())) }
-        }
+        Ok(None) => Err(Error::task_not_found(key.id())),
         Err(cause) => Err(unreadable(store, key, cause).await),
     };
     let live = journal.get_or_load(key, load).await?;
     // A task that is not committed is not visible.
     if live.committed().is_some() { Ok(live) } else { Err(Error::task_not_found(key.id())) }
+}
+
+/// Creates a live task from a stored one, if there is memory for it.
+async fn live_task(
+    journal: &Journal,
+    key: &TaskKey,
+    role: TaskRole,
+    mut stored: StoredTask,
+    bounds: TaskLimits,
+) -> Result<LiveTask, Error> {
+    let store = &**journal.store();
+    // Before it is decoded. Later events are counted then.
+    let bytes = stored.checkpoint.as_ref().map_or(0, |(_, task)| task.encoded_len());
+    if !journal.memory().has_room(&key.scope().owner, bytes) {
+        return Err(memory_full(journal.memory()));
+    }
+    let task = match stored.load_task(store, key).await {
+        Ok(task) => task,
+        Err(cause) => return Err(unreadable(store, key, cause).await),
+    };
+    let mut live = LiveTask::loaded(key.clone(), role, stored, task, bounds);
+    if !live.has_ended() {
+        live.set_log_summary(store.log_summary(key).await?);
+    }
+    if live.try_count_in(journal.memory()) { Ok(live) } else { Err(memory_full(journal.memory())) }
 }
 
 /// Returns the error for a task that could not be read: INTERNAL if its data is damaged, which is permanent, otherwise
@@ -505,6 +586,9 @@ fn wait_error(live: &LiveRef) -> Error {
 pub(crate) fn commit_error(failure: CommitFailure) -> Error {
     match failure {
         CommitFailure::Full(limit) => store_full(limit),
+        CommitFailure::Duplicate => {
+            unavailable("a message with this idempotency key was recorded by another process; retry the request")
+        }
         CommitFailure::Unavailable => {
             unavailable("the store is unavailable; nothing was recorded, but the agent may have run; retry later")
         }

@@ -20,6 +20,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
+pub(crate) use self::replica::{LEASE, Replica, Work};
 use self::{
     commit_retry::CommitRetry,
     lane::Lane,
@@ -57,11 +58,13 @@ use crate::{
 
 mod commit_retry;
 mod failure;
+mod follower;
 mod lane;
 mod live;
 mod memory;
 mod messages;
 mod reader;
+mod replica;
 mod turn;
 mod turn_context;
 mod turns;
@@ -105,12 +108,15 @@ pub struct Journal {
     pub(crate) failure_reports: OnceLock<FailureReports>,
     /// Last turn that failed.
     last_error: Mutex<Option<LastError>>,
+    /// State of this process as a replica, if others share the store.
+    replica: Option<Box<Replica>>,
 }
 
 /// Observer of durable commits, such as the delivery of push notifications.
 pub(crate) trait CommitObserver: Send + Sync {
-    /// Called after each commit, and after a push configuration was stored, without locks. Must not block.
-    fn on_committed(&self, key: &TaskKey, has_new_config: bool);
+    /// Called after each commit, and after a push configuration was stored, without locks. Must not block. `has_push`: the commit
+    /// has marked the deliveries of the task, of which there are some.
+    fn on_committed(&self, key: &TaskKey, has_new_config: bool, has_push: bool);
 
     /// Called after a push configuration was deleted. Must not block.
     fn on_push_deleted(&self, key: &TaskKey);
@@ -153,6 +159,7 @@ impl Journal {
     pub fn new(store: Arc<dyn Store>, sources: Sources, memory: LiveMemory) -> Arc<Self> {
         let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
         let fault = store.fault();
+        let replica = store.shared().map(|_| Box::new(Replica::new()));
         let journal = Arc::new(Self {
             store,
             sources,
@@ -168,6 +175,7 @@ impl Journal {
             observers: Default::default(),
             failure_reports: OnceLock::new(),
             last_error: Mutex::default(),
+            replica,
         });
         if journal.store.as_sync().is_none() {
             let run = |lane| tokio::spawn(Arc::clone(&journal).run_lane(lane)).abort_handle();
@@ -211,9 +219,9 @@ impl Journal {
     }
 
     /// Tells the observers of a commit, or of a push configuration that was stored for a task.
-    pub(crate) fn tell_observer(&self, key: &TaskKey, has_new_config: bool) {
+    pub(crate) fn tell_observer(&self, key: &TaskKey, has_new_config: bool, has_push: bool) {
         for observer in self.observers.iter().filter_map(OnceLock::get) {
-            observer.on_committed(key, has_new_config);
+            observer.on_committed(key, has_new_config, has_push);
         }
     }
 
@@ -382,7 +390,7 @@ impl Journal {
         }
         drop(inner);
         if is_committed {
-            self.tell_observer(&commit.key, commit.push.is_some());
+            self.tell_observer(&commit.key, commit.push.is_some(), false);
         }
         drop(commit);
         live.send_wakeups(wakeups);
@@ -392,6 +400,10 @@ impl Journal {
     fn drop_refused(&self, task: &LiveRef, inner: &mut LiveState, refusal: &Refused) -> Wakeups {
         // Removed from the map before waiters are woken: a new request must load the task from the store.
         drop(self.remove_if(&task.0, || true));
+        if let (Some(replica), Refused::Rejected(_)) = (&self.replica, refusal) {
+            // This replica may still run the task, whose turn has to be recovered.
+            replica.queue_mail(task.key.clone());
+        }
         inner.abandon_refused(refusal)
     }
 
@@ -447,9 +459,11 @@ impl Journal {
             let mut inner = task.lock();
             inner.queued = false;
             // The acknowledgement of an earlier attempt was lost: only this change can have written a row at its
-            // position.
-            let is_own = |refusal: &Refused| is_retry && *refusal == Refused::Stale(Some(change.position()));
-            let mut is_committed = false;
+            // position. Over a shared store, a change without events has none of its own.
+            let has_position = self.replica.is_none() || !change.events.is_empty();
+            let is_own =
+                |refusal: &Refused| is_retry && has_position && *refusal == Refused::Stale(Some(change.position()));
+            let (mut is_committed, mut has_push) = (false, false);
             match outcome {
                 Err(refusal) if !is_own(&refusal) => {
                     metric::COMMIT_FAILURES.add(None, &[failure_kind(&refusal)], 1);
@@ -460,16 +474,19 @@ impl Journal {
                     };
                     wakeups = rejected.unwrap_or_else(|| self.drop_refused(task, &mut inner, &refusal));
                 }
-                Ok(_) | Err(_) => {
+                outcome => {
                     self.count_tasks(change);
                     inner.record_commit(start.elapsed(), None, (batch.len(), &mut spans));
                     inner.publish(change, &mut wakeups);
+                    let committed = outcome.unwrap_or_default();
+                    self.settle_ownership(&mut inner, change, committed);
+                    has_push = committed.has_push;
                     is_committed = true;
                 }
             }
             self.flush(task, inner);
             if is_committed {
-                self.tell_observer(&change.key, change.push.is_some());
+                self.tell_observer(&change.key, change.push.is_some(), has_push);
             }
             task.send_wakeups(wakeups);
         }
@@ -554,7 +571,12 @@ fn loaded(shard: &Mutex<KeyMap<Arc<Entry>>>) -> Vec<LiveRef> {
 /// Takes the pending changes of a task. Its checkpoint is updated outside of the lock, which is safe because only this
 /// lane moves the committed state.
 fn take_change(task: &LiveRef) -> Commit {
-    let mut commit = task.lock().take_commit(task, &task.journal().sources.clock, false);
+    let mut inner = task.lock();
+    let mut commit = inner.take_commit(task, &task.journal().sources.clock, false);
+    if task.journal().replica.is_some() {
+        inner.begin_release(&commit);
+    }
+    drop(inner);
     apply_to_checkpoint(&mut commit);
     commit
 }
@@ -631,7 +653,12 @@ impl Drop for LiveRef {
     fn drop(&mut self) {
         let entry = &self.0;
         if entry.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
-            drop(entry.journal.remove_if(entry, || entry.holders.load(Ordering::Acquire) == 0));
+            let removed = entry.journal.remove_if(entry, || entry.holders.load(Ordering::Acquire) == 0);
+            if let (Some(replica), Some(entry)) = (&entry.journal.replica, removed)
+                && let Some(fence) = entry.live.get().and_then(|live| live.lock().unreleased())
+            {
+                replica.queue_release(entry.key.clone(), fence);
+            }
         }
     }
 }

@@ -296,6 +296,11 @@ impl Options {
         }
         let service = service.report_failures(FailureReports { agent: label, exposes_causes: self.expose_causes });
         let service = service.modes(self.modes, card.declared()).idempotency_default_key(self.default_key);
+        #[cfg(feature = "signing")]
+        let service = match self.cluster_key.take() {
+            Some(key) => service.cluster_key(&key),
+            None => service,
+        };
         #[cfg(feature = "push")]
         let service = if card.offers().push {
             let mut push = mem::take(&mut self.push);

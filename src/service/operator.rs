@@ -501,7 +501,7 @@ impl Operator {
 struct ChangesOf(usize, Changes);
 
 impl CommitObserver for ChangesOf {
-    fn on_committed(&self, key: &TaskKey, _: bool) {
+    fn on_committed(&self, key: &TaskKey, _: bool, _: bool) {
         if self.1.receiver_count() > 0 {
             // Fails only without receivers.
             _ = self.1.send((self.0, key.clone()));

@@ -2,9 +2,11 @@
 
 use super::{
     COMMIT_WAIT, Execution, PUSH_IN_SEND, SendRequest,
+    cluster::Ownership,
     concurrency::TurnSlot,
     idempotency::{IdempotencyKey, PendingSend},
     limits::{RETRY_AFTER, limit_error, memory_full},
+    mail::ATTEMPTS,
     not_accepting, ownership_changed, task_ended,
     turn::FirstPoll,
 };
@@ -25,7 +27,7 @@ impl Execution {
         self.check_accepting()?;
         let SendRequest { scope, mut message, context: turn_context, push, cleared, idempotency_key, .. } = request;
         let key = TaskKey::new(&scope, &message.task_id);
-        let live = self.load(&key).await?;
+        let Ownership::Here(live) = self.own(&key).await? else { return Err(ownership_changed()) };
         if !message.context_id.is_empty() && *message.context_id != *live.context {
             let why = format!("task {} is in context {}; send that or none", key.id(), live.context);
             return Err(Error::invalid_field("message.contextId", why));
@@ -39,7 +41,7 @@ impl Execution {
             Some(push) => self.put_push(&key, *push, cleared, PUSH_IN_SEND).await?.1,
             None => None,
         };
-        let accepted = self.add_message(live, (message, turn_context, idempotency_key), first_poll, watch).await;
+        let accepted = self.add_message(live, (message, turn_context, idempotency_key, 0), first_poll, watch).await;
         if let (Err(_), Some(id)) = (&accepted, created) {
             self.delete_push(&key, &id).await?;
         }
@@ -47,17 +49,17 @@ impl Execution {
     }
 
     /// Adds a message to an existing task: starts a turn, or queues the message for the next one.
-    async fn add_message<T>(
+    pub(super) async fn add_message<T>(
         &self,
-        live: LiveRef,
-        (message, context, idempotency_key): (Message, Box<TurnContext>, Option<Box<IdempotencyKey>>),
+        mut live: LiveRef,
+        (message, context, idempotency_key, mail): (Message, Box<TurnContext>, Option<Box<IdempotencyKey>>, u64),
         first_poll: Option<FirstPoll>,
         watch: Watch<T>,
     ) -> Result<(LiveRef, T), Error> {
-        let key = &live.key;
+        let key = &live.key.clone();
         let (idempotency, guard) = idempotency_key.map(|key| key.into_parts()).unzip();
-        let mut new = NewMessage { message, context, idempotency };
-        let mut slot = None;
+        let mut new = NewMessage { message, context, idempotency, mail };
+        let (mut slot, mut attempts) = (None, 0);
         let refusal = loop {
             if slot.is_none() && live.needs_turn() {
                 slot = Some(self.0.permits.turn(&key.scope().owner)?);
@@ -75,13 +77,23 @@ impl Execution {
                 }
                 // The turn has ended in the meantime.
                 Err(MessageRefusal::NeedsTurn(message)) => new = *message,
+                // Its ownership has ended in the meantime.
+                Err(MessageRefusal::NotRunner(message)) if attempts < ATTEMPTS => {
+                    (new, attempts) = (*message, attempts + 1);
+                    let Ownership::Here(owned) = Box::pin(self.own(key)).await? else {
+                        return Err(ownership_changed());
+                    };
+                    live = owned;
+                }
                 Err(refusal) => break refusal,
             }
         };
         match refusal {
             MessageRefusal::Draining => Err(not_accepting()),
             MessageRefusal::MemoryFull => Err(memory_full(self.0.journal.memory())),
-            MessageRefusal::Lost | MessageRefusal::NeedsTurn(_) => Err(ownership_changed()),
+            MessageRefusal::Lost | MessageRefusal::NeedsTurn(_) | MessageRefusal::NotRunner(_) => {
+                Err(ownership_changed())
+            }
             MessageRefusal::QueueFull(waiting) => {
                 let why = format!("{waiting} messages wait for task {}; retry once it has answered", key.id());
                 Err(limit_error("queued_messages", why).retry_after(RETRY_AFTER))

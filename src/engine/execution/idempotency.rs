@@ -133,10 +133,7 @@ impl Execution {
             Some(outcome) if outcome.hash == key.hash => {
                 Ok(Some((TaskKey::new(&request.scope, &outcome.task_id), outcome.seq)))
             }
-            Some(SendOutcome { task_id, .. }) => {
-                let why = format!("the idempotency key was used for another message (task {task_id}); use a new key");
-                Err(ErrorKind::IdempotencyConflict.because(why).with("taskId", &*task_id))
-            }
+            Some(SendOutcome { task_id, .. }) => Err(conflict(&task_id)),
         }
     }
 
@@ -204,10 +201,26 @@ impl PendingSend {
 }
 
 impl IdempotencyKey {
+    /// Creates the key of a message that another process has received.
+    pub(super) fn new(key: Box<str>, hash: [u8; 16]) -> Self {
+        Self { key, hash, guard: None }
+    }
+
+    /// Returns the key with its digest.
+    pub(super) fn digest(&self) -> KeyDigest {
+        (self.key.clone(), self.hash)
+    }
+
     /// Returns the key with its digest, and its lock.
     pub(super) fn into_parts(self) -> (KeyDigest, Option<KeyGuard>) {
         ((self.key, self.hash), self.guard)
     }
+}
+
+/// Returns the error for a key that was used for another message.
+pub(super) fn conflict(task_id: &str) -> Error {
+    let why = format!("the idempotency key was used for another message (task {task_id}); use a new key");
+    ErrorKind::IdempotencyConflict.because(why).with("taskId", task_id)
 }
 
 /// Returns the digest of a send, which distinguishes a retry from another message with the same key. It excludes the tenant,

@@ -2,11 +2,9 @@
 
 use std::{
     collections::HashMap,
-    convert::Infallible,
-    future::ready,
     iter,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -17,7 +15,7 @@ use tokio::time::Instant;
 use super::{ACCEPT_TIMEOUT, Shared, turn::panic_message, unavailable};
 use crate::{
     base::sources::Ids,
-    engine::journal::{LiveTask, LogReplay, Phase, QueuedMessage, StoredContexts, TaskRole, pause},
+    engine::journal::{LiveRef, LiveTask, LogReplay, Phase, QueuedMessage, StoredContexts, TaskRole, pause},
     protocol::{
         error::{Error, ErrorKind},
         event::Event,
@@ -30,10 +28,10 @@ use crate::{
 const ATTEMPTS: u32 = 3;
 
 /// Number of tasks that are claimed at a time, with their checkpoints in memory.
-const CLAIM_BATCH: usize = 64;
+pub(super) const CLAIM_BATCH: usize = 64;
 
 /// Number of tasks that are recovered concurrently.
-const CONCURRENCY: usize = 16;
+pub(super) const CONCURRENCY: usize = 16;
 
 /// Initial delay between attempts while the store is unavailable. Doubles with each attempt, up to 1 s.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -118,7 +116,7 @@ impl Shared {
     }
 
     /// Calls [`Agent::resumable`](crate::engine::agent::Agent::resumable). An agent that panics is not resumable.
-    fn is_resumable(&self) -> bool {
+    pub(super) fn is_resumable(&self) -> bool {
         catch_unwind(AssertUnwindSafe(|| self.agent.dyn_resumable())).unwrap_or_else(|panic| {
             let cause = panic_message(&*panic);
             tracing::error!(error.cause = cause, "Agent::resumable panicked; interrupted turns are not run again");
@@ -127,7 +125,7 @@ impl Shared {
     }
 
     /// Recovers a task, or quarantines it. Waits while the store is unavailable.
-    async fn try_recover_task(self: &Arc<Self>, (key, stored): Claim, resumable: bool) {
+    pub(super) async fn try_recover_task(self: &Arc<Self>, (key, stored): Claim, resumable: bool) {
         let quarantine = |cause: &str| self.quarantine.add(&key, cause, &self.journal.sources().ids);
         let stored = match stored {
             Ok(stored) => stored,
@@ -137,12 +135,17 @@ impl Shared {
         while self.journal.phase() < Phase::Stopped {
             let outcome = AssertUnwindSafe(self.recover_task(&key, stored.clone(), resumable)).catch_unwind().await;
             let cause = match outcome {
-                Ok(Ok(())) => return,
+                Ok(Ok(_)) => return,
                 Ok(Err(cause)) => cause,
                 Err(panic) => return quarantine(&format!("recovery panicked: {}", panic_message(&*panic))),
             };
             if let Ok(Some(damaged)) = store.diagnose(&key).await {
                 return quarantine(&damaged.to_string());
+            }
+            if let Some((_, replica)) = self.journal.shared() {
+                // It is acquired again later.
+                replica.has_orphans.store(true, Ordering::Relaxed);
+                return;
             }
             attempts += 1;
             if attempts >= READ_ATTEMPTS && store.check().await.is_ok() {
@@ -153,12 +156,12 @@ impl Shared {
     }
 
     /// Recovers a task: runs its turn again, or ends it as canceled or failed.
-    async fn recover_task(
+    pub(super) async fn recover_task(
         self: &Arc<Self>,
         key: &TaskKey,
         mut stored: StoredTask,
         resumable: bool,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<LiveRef, Unavailable> {
         let (canceled, attempt) = (stored.row.cancel_requested, stored.row.attempt);
         let counted = attempt.saturating_sub(stored.row.drained);
         // The claim has counted this attempt, unless the turn waited in the queue.
@@ -185,7 +188,7 @@ impl Shared {
         let mut live = LiveTask::loaded(key.clone(), role, stored, task, self.limits.task_limits());
         live.set_log_summary(self.journal.store().log_summary(key).await?);
         live.count_in(self.journal.memory());
-        let Ok(live) = self.journal.get_or_load(key, || ready(Ok::<_, Infallible>(live))).await;
+        let live = self.journal.put(key, live).await;
         match replayed {
             Some((true, (turn, waiting, turns), answered)) => {
                 let number = turn.last().map_or(1, Event::seq);
@@ -201,7 +204,7 @@ impl Shared {
                 } else {
                     tracing::info!(task.id = key.id(), attempt, "running an interrupted turn again");
                 }
-                let parts = Arc::clone(self);
+                let (parts, live) = (Arc::clone(self), live.clone());
                 // Spawned, because there may be more turns than may run at once.
                 drop(self.running.spawn(async move {
                     parts.enter_context(&live, 0).await;
@@ -217,7 +220,7 @@ impl Shared {
                 live.end_unfinished(&mut context, (!canceled).then(|| failure_message(resumable, counted)));
             }
         }
-        Ok(())
+        Ok(live)
     }
 
     /// Reads the log of a task: the messages of its newest turn, and those that wait for the next one.
@@ -235,7 +238,7 @@ impl Shared {
     }
 
     /// Loads the tasks that a message references. Damaged and missing tasks are omitted.
-    async fn referenced(&self, key: &TaskKey, message: Option<&Message>) -> Result<Vec<Task>, Unavailable> {
+    pub(super) async fn referenced(&self, key: &TaskKey, message: Option<&Message>) -> Result<Vec<Task>, Unavailable> {
         let store = self.journal.store();
         let mut tasks = Vec::new();
         for id in message.iter().flat_map(|message| &message.reference_task_ids).take(self.limits.references) {

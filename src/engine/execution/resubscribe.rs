@@ -70,8 +70,8 @@ impl Execution {
         let live = self.load(key).await?;
         let permit = self.reader_permit(&live)?;
         let (task, at, turns) = attach(&live)?;
-        let reader = Reader::new(live, at.seq + 1, None, permit);
-        let progress = TurnProgress::known(seq, at.seq, turns);
+        let reader = Reader::new(live.clone(), at.seq + 1, None, permit);
+        let progress = self.progress_of_send(&live, seq, at.seq, turns).await?;
         Ok(reader.with_first_snapshot(task, at).until_turn_end(progress).with_history(history))
     }
 
@@ -86,7 +86,7 @@ impl Execution {
         let live = self.load(key).await?;
         let (task, at, turns) = attach(&live)?;
         let reader = Reader::new(live.clone(), at.seq + 1, None, None);
-        let mut reader = reader.until_turn_end(TurnProgress::known(seq, at.seq, turns));
+        let mut reader = reader.until_turn_end(self.progress_of_send(&live, seq, at.seq, turns).await?);
         reader.folded = Some(task);
         // A reader retries while the store is unavailable; a sender gets the error.
         let ended = live.wait_for_end();
@@ -147,6 +147,15 @@ impl Execution {
             Some(_) | None => after.seq == 0,
         };
         Ok(if is_known { reader(after.seq + 1) } else { reader(1).starting_with_snapshot(true) })
+    }
+
+    /// Returns the progress of the message at event `seq` after event `seen`, given the turns in memory. Those of a follower may be
+    /// incomplete while a turn is open: then it reads the log.
+    async fn progress_of_send(&self, live: &LiveRef, seq: Seq, seen: Seq, turns: Turns) -> Result<TurnProgress, Error> {
+        if live.follows_turn() {
+            return Box::pin(self.progress(live, MessageRef::Event(seq), seen)).await;
+        }
+        Ok(TurnProgress::known(seq, seen, turns))
     }
 
     /// Reads the progress of a message from the log, up to event `end`. The message may be a later one.

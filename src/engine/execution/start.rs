@@ -116,7 +116,8 @@ impl Execution {
     /// Rejects work while the store or something that the agent needs is unavailable, and from the start of a drain.
     pub(super) fn check_accepting(&self) -> Result<(), Error> {
         let journal = &self.0.journal;
-        if journal.is_store_unavailable() || journal.phase() > Phase::Open {
+        let has_lease = journal.shared().is_none_or(|(_, replica)| replica.has_lease());
+        if journal.is_store_unavailable() || journal.phase() > Phase::Open || !has_lease {
             return Err(not_accepting());
         }
         for dependency in &*self.0.dependencies {

@@ -6,13 +6,13 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Execution, load};
+use super::{Execution, cluster::Ownership, load};
 use crate::{
     base::{
         clock::{self, Millis},
         metric,
     },
-    engine::journal::Journal,
+    engine::journal::{Journal, LiveRef},
     protocol::{error::Error, task::TaskLimits},
     store::{Retention, SweepResult, TaskKey, Unavailable},
 };
@@ -46,11 +46,26 @@ impl Execution {
     /// Runs one sweep.
     async fn sweep(&self, policy: &Retention) -> Result<(), Unavailable> {
         let (journal, started) = (&self.0.journal, Instant::now());
+        if let Some((shared, _)) = journal.shared()
+            && !shared.lead("sweep", policy.interval.max(MIN_INTERVAL) * 2).await?
+        {
+            // Another replica does it.
+            return Ok(());
+        }
         let now = journal.sources().clock.millis();
         let canceled = match Retention::cutoff(policy.idle, now) {
             // Before the recovery, tasks with unfinished turns look idle.
             Some(before) if self.0.wait_for_recovery().await.is_ok() => {
-                end_idle(journal, self.0.limits.task_limits(), before).await?
+                let own = |key: TaskKey| {
+                    let execution = self.clone();
+                    async move {
+                        match execution.own(&key).await? {
+                            Ownership::Here(live) => Ok(Some(live)),
+                            Ownership::Elsewhere => Ok(None),
+                        }
+                    }
+                };
+                end_idle_tasks(journal, before, own).await?
             }
             Some(_) | None => 0,
         };
@@ -78,10 +93,23 @@ impl Execution {
 /// Cancels the tasks that have waited for their clients since before this time. They are not deleted: clients can read them
 /// for the retention time of ended tasks. A task that can't be read is skipped.
 pub(crate) async fn end_idle(journal: &Arc<Journal>, bounds: TaskLimits, before: Millis) -> Result<usize, Unavailable> {
+    let load = |key: TaskKey| {
+        let journal = Arc::clone(journal);
+        async move { load(&journal, &key, bounds).await.map(Some) }
+    };
+    end_idle_tasks(journal, before, load).await
+}
+
+/// Cancels idle tasks, which it gets from `own`. That has none for a task which another process runs.
+async fn end_idle_tasks<F: Future<Output = Result<Option<LiveRef>, Error>>>(
+    journal: &Journal,
+    before: Millis,
+    own: impl Fn(TaskKey) -> F,
+) -> Result<usize, Unavailable> {
     let (mut ended, mut skipped, mut unreadable) = (0, 0, None);
     loop {
         let idle = journal.store().idle_tasks(before, skipped, BATCH).await?;
-        let outcomes = join_all(idle.iter().map(|key| end_if_idle(journal, bounds, key, before))).await;
+        let outcomes = join_all(idle.iter().map(|key| end_if_idle(own(key.clone()), before))).await;
         for (key, outcome) in idle.iter().zip(outcomes) {
             match outcome {
                 Ok(true) => ended += 1,
@@ -105,8 +133,8 @@ pub(crate) async fn end_idle(journal: &Arc<Journal>, bounds: TaskLimits, before:
 }
 
 /// Cancels a task if it still waits for its client. Returns whether it did.
-async fn end_if_idle(journal: &Arc<Journal>, bounds: TaskLimits, key: &TaskKey, before: Millis) -> Result<bool, Error> {
-    let live = load(journal, key, bounds).await?;
+async fn end_if_idle(own: impl Future<Output = Result<Option<LiveRef>, Error>>, before: Millis) -> Result<bool, Error> {
+    let Some(live) = own.await? else { return Ok(false) };
     match live.cancel_idle(before) {
         Some(ended) => Ok(ended.await.is_ok()),
         None => Ok(false),

@@ -9,9 +9,12 @@ use std::{mem, slice, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{COMMIT_TIMEOUT, Journal, LiveRef};
-use crate::{base::retry::Backoff, store::Commit};
+use crate::{
+    base::{faults::Fault, retry::Backoff},
+    store::Commit,
+};
 
-/// Delays between retries. Used without jitter, because no other process uses the store.
+/// Delays between retries, without jitter: few processes use the store.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(10), longest: Duration::from_secs(1) };
 
 /// Time for which an unavailable store is probed after the last change was abandoned. After that, new work probes it.
@@ -86,12 +89,7 @@ impl CommitRetry {
 /// This is safe only if the store holds nothing of the change, and no turn is open in what it holds. Otherwise, once
 /// `expired`, waiting callers get an error that the outcome is unknown.
 async fn abandon(journal: &Journal, task: &LiveRef, change: &Commit, expired: bool) -> bool {
-    let stored = journal.store().load(&task.key).await;
-    let is_safe = match (stored, change.expected_position()) {
-        (Ok(None), None) => true,
-        (Ok(Some(stored)), Some(at)) => stored.position == at && !stored.row.open,
-        (Ok(_) | Err(_), _) => false,
-    };
+    let is_safe = is_absent(journal, task, change).await;
     let mut inner = task.lock();
     if !is_safe {
         if expired {
@@ -105,4 +103,20 @@ async fn abandon(journal: &Journal, task: &LiveRef, change: &Commit, expired: bo
     drop(inner);
     task.send_wakeups(wakeups);
     true
+}
+
+/// Returns whether the store holds nothing of a change, and no turn is open in what it holds. A connection of a shared store that
+/// was cut may still commit the change later, unless the store is told not to.
+async fn is_absent(journal: &Journal, task: &LiveRef, change: &Commit) -> bool {
+    if let Some((shared, _)) = journal.shared()
+        && !shared.faults().has(Fault::AbandonWithoutBurn)
+    {
+        return shared.burn(&task.key, &change.expect).await.unwrap_or(false);
+    }
+    let stored = journal.store().load(&task.key).await;
+    match (stored, change.expected_position()) {
+        (Ok(None), None) => true,
+        (Ok(Some(stored)), Some(at)) => stored.position == at && !stored.row.open,
+        (Ok(_) | Err(_), _) => false,
+    }
 }

@@ -39,6 +39,8 @@ impl FailureReports {
 pub(crate) enum CommitFailure {
     /// The maximum number of tasks is reached.
     Full(Full),
+    /// Another process has committed a message with the same idempotency key.
+    Duplicate,
     /// The store was unavailable for too long.
     Unavailable,
     /// The store rejected the change, due to the limit with this configuration key if any.

@@ -80,11 +80,13 @@ pub(crate) struct LiveTask {
     pub(crate) control: Notify,
 }
 
-/// TaskRole of this process for a task. Over a store that no other process uses, it runs every task in memory.
+/// Role of this process for a task. Over a store that no other process uses, it runs every task in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskRole {
     /// Runs the turns of the task. Its events have this fencing token.
     Runner(Fence),
+    /// A commit that ends the ownership of the task is in flight: until its outcome is known, nothing is accepted.
+    Releasing(Fence),
     /// Follows the events that another process commits, and changes nothing.
     Follower,
 }
@@ -93,7 +95,7 @@ pub(crate) enum TaskRole {
 pub(super) struct LiveState {
     /// Admission state for the next event.
     pub(super) admission: Admission,
-    /// TaskRole of this process for the task.
+    /// Role of this process for the task.
     pub(super) role: TaskRole,
     /// Changes that are accepted and not durable.
     pub(super) accepted: Accepted,
@@ -144,6 +146,8 @@ pub(super) struct Accepted {
     bytes_sent: usize,
     /// Number of events sent to the store and not acknowledged.
     in_flight: usize,
+    /// Number of the last accepted mail.
+    pub(super) mail_read: u64,
     /// Set while `agent_state` is uncommitted.
     agent_state_changed: bool,
     /// Records of turns that have ended before the newest one, for the next commit, each with whether its beginning is stored.
@@ -159,6 +163,10 @@ pub(super) struct Durable {
     pub(super) task: Option<Arc<Task>>,
     /// Turns as of the watermark.
     pub(super) turns: Turns,
+    /// Number of the last mail whose acceptance is durable.
+    pub(super) mail_read: u64,
+    /// The row has an open turn. Known only for a task that was loaded and is followed.
+    pub(super) is_open: bool,
     /// Newest durable events, cached for readers.
     cache: VecDeque<Event>,
     /// Approximate bytes of `cache`.
@@ -244,7 +252,7 @@ impl LiveTask {
         let mut inner = LiveState::empty(Admission::new(&task, at.seq, limits), role, time);
         (inner.durable.position, inner.durable.task, inner.has_task, inner.turn.agent_state) =
             (Some(at), Some(Arc::new(task)), true, saved);
-        inner.durable.turns = Turns::loaded(row.open);
+        (inner.durable.turns, inner.durable.is_open) = (Turns::loaded(row.open), row.open);
         (inner.turn.delivered_seq, inner.turn.cancel_requested) = (row.delivered_seq, row.cancel_requested);
         (inner.turn.attempt, inner.turn.drained) = (row.attempt, row.drained);
         inner.accepted.contexts = MessageContexts::loaded(turn_contexts.as_deref());
@@ -253,6 +261,11 @@ impl LiveTask {
 
     fn from_state(key: TaskKey, context: Arc<str>, state: LiveState) -> Self {
         Self { key, context, state: Mutex::new(state), changed: OnceLock::new(), control: Notify::new() }
+    }
+
+    /// Returns the state of a loaded task.
+    pub(super) fn into_state(self) -> LiveState {
+        self.state.into_inner()
     }
 
     /// Sets the size of the log of a loaded task, and the number of its turns.
@@ -347,7 +360,7 @@ impl LiveState {
     /// Returns the fencing token of new events; of a follower, that of the last durable one.
     pub(super) fn fence(&self) -> Fence {
         match self.role {
-            TaskRole::Runner(fence) => fence,
+            TaskRole::Runner(fence) | TaskRole::Releasing(fence) => fence,
             TaskRole::Follower => self.durable.position.map_or(0, |position| position.fence),
         }
     }

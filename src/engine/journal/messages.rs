@@ -34,6 +34,8 @@ pub(crate) struct NewMessage {
     pub(crate) message: Message,
     pub(crate) context: Box<TurnContext>,
     pub(crate) idempotency: Option<KeyDigest>,
+    /// Number of the mail with the message. Zero for a message of a client of this process.
+    pub(crate) mail: u64,
 }
 
 /// Message that was accepted.
@@ -52,6 +54,8 @@ pub(crate) enum MessageRefusal {
     Draining,
     /// The task has another writer.
     Lost,
+    /// This process does not run the task, or ends that just now.
+    NotRunner(Box<NewMessage>),
     /// The maximum number of messages waits for the next turn.
     QueueFull(usize),
     /// There is no memory for the message.
@@ -164,6 +168,10 @@ impl LiveRef {
         if state.is_lost {
             return Err(MessageRefusal::Lost);
         }
+        if !state.is_runner() {
+            let has_ended = state.has_ended();
+            return Err(if has_ended { MessageRefusal::Ended(None) } else { MessageRefusal::NotRunner(Box::new(new)) });
+        }
         let is_busy = state.turn.is_running && !state.admission.state().is_terminal();
         if is_busy && state.turn.inbox.len() >= max_queued {
             return Err(MessageRefusal::QueueFull(state.turn.inbox.len()));
@@ -172,7 +180,7 @@ impl LiveRef {
         if starts_turn && is_queued.is_none() {
             return Err(MessageRefusal::NeedsTurn(Box::new(new)));
         }
-        let NewMessage { message, mut context, idempotency } = new;
+        let NewMessage { message, mut context, idempotency, mail } = new;
         let event = Event::pending(Payload::Message(message));
         if state.reserve(event.approximate_size(), false).is_err() {
             return Err(MessageRefusal::MemoryFull);
@@ -185,6 +193,7 @@ impl LiveRef {
             Err(_) => return Err(MessageRefusal::Ended(Some(state.wait_for(WaitCondition::TaskEnd)))),
         };
         state.has_task = true;
+        state.accepted.mail_read = state.accepted.mail_read.max(mail);
         let seq = event.seq();
         let recorded = idempotency.map(|key| self.record_key(&mut state, key, seq));
         self.store_context(&mut state, seq, &context);
@@ -233,10 +242,11 @@ impl LiveRef {
 impl LiveRef {
     /// Requests a cancel of the task. A task without a running turn is canceled at once. Returns the task if it was in a
     /// terminal state before, and otherwise a receiver that completes once its end is durable. `None` if the task has another
-    /// writer, or the server has stopped.
+    /// writer, or the server has stopped. `mail` is the number of the mail with the request, or zero.
     pub(crate) fn request_cancel(
         &self,
         metadata: Option<Box<Struct>>,
+        mail: u64,
     ) -> Option<Result<Arc<Task>, oneshot::Receiver<TurnReply>>> {
         let mut state = self.lock();
         if state.is_lost {
@@ -245,8 +255,11 @@ impl LiveRef {
         if let Some((task, _)) = state.committed().filter(|(task, _)| task.state().is_terminal()) {
             return Some(Ok(Arc::clone(task)));
         }
-        if self.journal().phase() == Phase::Stopped {
+        if self.journal().phase() == Phase::Stopped || !state.is_runner() {
             return None;
+        }
+        if mail > state.accepted.mail_read {
+            (state.accepted.mail_read, state.accepted.row_changed) = (mail, true);
         }
         let ended = state.wait_for(WaitCondition::TaskEnd);
         if !state.admission.state().is_terminal() {
@@ -273,6 +286,7 @@ impl LiveRef {
     pub(crate) fn cancel_idle(&self, before: Millis) -> Option<oneshot::Receiver<TurnReply>> {
         let mut state = self.lock();
         let is_idle = !state.is_lost
+            && state.is_runner()
             && !state.turn.is_running
             && self.journal().phase() == Phase::Open
             && state.admission.state().is_interrupted()
@@ -406,10 +420,11 @@ impl LiveRef {
         self.lock().waiters.readers
     }
 
-    /// Returns the last event if the task is idle and no message waits for a turn.
+    /// Returns the last event if the task is idle and no message waits for a turn. The turns of a follower are those of its runner.
     pub(crate) fn idle_position(&self) -> Option<Seq> {
         let state = self.lock();
-        (state.is_idle() && state.turn.inbox.is_empty()).then(|| state.watermark())
+        let is_open = !state.is_runner() && state.durable.is_open;
+        (!is_open && state.is_idle() && state.turn.inbox.is_empty()).then(|| state.watermark())
     }
 
     /// Returns the size of the context in which the task is counted.

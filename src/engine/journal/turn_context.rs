@@ -160,13 +160,14 @@ impl TurnContext {
         }
     }
 
-    /// Encodes the context of message `seq` as JSON. `None` if it is empty or too large.
-    fn encode(&self, seq: Seq) -> Option<EncodedContext> {
-        let is_anonymous = self.principal.is_none() && self.metadata.is_none();
-        if is_anonymous && self.trace.is_none() && self.extensions.is_empty() && self.accepted_output_modes.is_empty() {
-            return None;
-        }
-        let mut record = ContextRecord {
+    /// Encodes the whole context for another process, which decodes it as [`StoredContexts`].
+    pub(crate) fn encode_all(&self) -> String {
+        serde_json::to_string(&[self.record(0)]).unwrap_or_default()
+    }
+
+    /// Returns the record of the context of message `seq`.
+    fn record(&self, seq: Seq) -> ContextRecord {
+        ContextRecord {
             seq,
             principal: self.principal.as_deref().map(PrincipalRecord::new),
             extensions: self.extensions.clone(),
@@ -175,7 +176,16 @@ impl TurnContext {
             trace: self.trace.clone(),
             state: self.traced.as_ref().and_then(|trace| trace.state.clone()),
             span: None,
-        };
+        }
+    }
+
+    /// Encodes the context of message `seq` as JSON. `None` if it is empty or too large.
+    fn encode(&self, seq: Seq) -> Option<EncodedContext> {
+        let is_anonymous = self.principal.is_none() && self.metadata.is_none();
+        if is_anonymous && self.trace.is_none() && self.extensions.is_empty() && self.accepted_output_modes.is_empty() {
+            return None;
+        }
+        let mut record = self.record(seq);
         let encode = |record: &ContextRecord| record.encode().filter(|(_, text)| text.len() <= MAX_CONTEXT_BYTES);
         if let Some(encoded) = encode(&record) {
             return Some(encoded);

@@ -67,10 +67,26 @@ pub(crate) fn redact(message: &mut Message) -> Option<Message> {
 #[derive(Clone, Default)]
 pub(crate) struct Secrets(Vec<Message>);
 
+impl From<Vec<Message>> for Secrets {
+    fn from(originals: Vec<Message>) -> Self {
+        Self(originals)
+    }
+}
+
 impl Secrets {
     /// Redacts the marked parts of a message, and keeps the message as it was.
     pub(crate) fn take_from(&mut self, message: &mut Message) {
         self.0.extend(redact(message));
+    }
+
+    /// Returns whether no message was redacted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the messages as they were.
+    pub(crate) fn messages(&self) -> &[Message] {
+        &self.0
     }
 
     /// Adds those of a later message.

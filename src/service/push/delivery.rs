@@ -193,7 +193,17 @@ impl Tasks {
 }
 
 impl CommitObserver for Shared {
-    fn on_committed(&self, key: &TaskKey, has_new_config: bool) {
+    fn on_committed(&self, key: &TaskKey, has_new_config: bool, has_push: bool) {
+        if self.store.marks_in_commit() {
+            if has_new_config {
+                // It may replace one with undelivered events.
+                self.tasks.lock().changed.insert(key.clone());
+            }
+            if has_new_config || has_push {
+                self.wake.notify_one();
+            }
+            return;
+        }
         {
             let mut tasks = self.tasks.lock();
             if has_new_config {
@@ -283,7 +293,9 @@ impl Shared {
     }
 
     async fn dispatch(self: &Arc<Self>, running: &mut JoinSet<Finished>) {
-        self.find_tasks().await;
+        if !self.store.marks_in_commit() {
+            self.find_tasks().await;
+        }
         let mut hosts = HashMap::<Box<str>, Host>::new();
         loop {
             while let Some(finished) = running.try_join_next() {

@@ -5,7 +5,7 @@
 
 use std::{mem, sync::Arc};
 
-use super::{Durable, LiveState, LiveTask, MIN_CHECKPOINT_BYTES, TaskRole};
+use super::{Durable, LiveState, LiveTask, MIN_CHECKPOINT_BYTES};
 use crate::{
     base::clock::{Clock, Millis},
     engine::journal::{
@@ -28,13 +28,18 @@ impl LiveState {
     pub(in crate::engine::journal) fn is_dirty(&self) -> bool {
         self.has_task
             && !self.is_lost
-            && self.role != TaskRole::Follower
+            && self.is_runner()
             && (self.accepted.row_changed || self.accepted.is_new || !self.accepted.pending.is_empty())
     }
 
     /// Returns whether anything is pending, queued or in flight.
     pub(in crate::engine::journal) fn has_uncommitted(&self) -> bool {
         self.queued || self.accepted.in_flight > 0 || self.is_dirty()
+    }
+
+    /// Returns whether events are in flight to the store.
+    pub(in crate::engine::journal) fn has_events_in_flight(&self) -> bool {
+        self.accepted.in_flight > 0
     }
 
     /// Returns whether no turn is running and everything accepted is durable: nothing happens until the next message.
@@ -102,7 +107,7 @@ impl LiveState {
             push: self.accepted.push.take(),
             time,
             turns,
-            mail_read: 0,
+            mail_read: self.accepted.mail_read,
         }
     }
 
@@ -131,6 +136,7 @@ impl LiveState {
     /// Settles a durable commit, and makes its events visible. Collects wake-ups.
     pub(in crate::engine::journal) fn publish(&mut self, commit: &Commit, wakeups: &mut Wakeups) {
         (self.accepted.in_flight, self.durable.bytes) = (0, self.accepted.bytes_sent);
+        self.durable.mail_read = commit.mail_read;
         self.admission.set_committed(self.accepted.bytes_sent);
         self.advance(commit.position(), &commit.events, commit.checkpoint.as_ref(), wakeups);
         self.reply_if(wakeups, |condition| condition.is_met_by(&commit.row));
@@ -199,7 +205,11 @@ impl LiveState {
     }
 
     /// Replies to the waiters whose condition matches, with the committed task.
-    pub(super) fn reply_if(&mut self, wakeups: &mut Wakeups, is_met: impl Fn(&WaitCondition) -> bool) {
+    pub(in crate::engine::journal) fn reply_if(
+        &mut self,
+        wakeups: &mut Wakeups,
+        is_met: impl Fn(&WaitCondition) -> bool,
+    ) {
         let Some(task) = &self.durable.task else { return };
         let met = self.waiters.conditions.extract_if(.., |waiter| is_met(&waiter.0));
         let mut replies = met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task))));
@@ -282,6 +292,7 @@ fn ends_within(events: &[Event]) -> bool {
 mod tests {
     use super::*;
     use crate::{
+        engine::journal::TaskRole,
         protocol::{
             event::EventFlags,
             pb::v1::{Artifact, Message, Part, TaskState, TaskStatus, TaskStatusUpdateEvent},

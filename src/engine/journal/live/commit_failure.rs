@@ -56,7 +56,8 @@ impl LiveState {
         self.commit_failure = match refusal {
             Refused::Rejected(Rejected::Full(full)) => Some(CommitFailure::Full(*full)),
             // Another writer was first: the retry of the caller finds its result.
-            Refused::Stale(_) | Refused::Rejected(Rejected::Duplicate { .. }) => self.commit_failure,
+            Refused::Stale(_) => self.commit_failure,
+            Refused::Rejected(Rejected::Duplicate { .. }) => Some(CommitFailure::Duplicate),
             Refused::Rejected(rejection) => Some(CommitFailure::Rejected(rejection.limit())),
         };
         self.mark_lost()
@@ -79,6 +80,8 @@ impl LiveState {
         }
         let Commit { expect, events, mut sends, turn_contexts: asked, agent_state: saved, push, .. } = commit.clone();
         tracing::warn!(task.id = live.key.id(), error.cause = ?rejection, "store rejected a change");
+        // The ownership has not ended with the change.
+        self.end_release(true, true);
         let (begins, is_first) = (expect == Expect::New, self.rejections == 0);
         self.rejections += 1;
         let messages = events.iter().skip(usize::from(begins)).take_while(|event| is_message(event)).cloned();
@@ -118,6 +121,7 @@ impl LiveState {
         (self.accepted.joined_bytes, self.accepted.in_flight, self.accepted.oldest_pending_since) = (0, 0, None);
         (self.accepted.row_changed, self.accepted.agent_state_changed, self.turn.delivered_seq) =
             (false, false, self.turn.delivered_seq.min(last));
+        self.accepted.mail_read = self.durable.mail_read;
         self.forget_stored_turn();
         self.turn.inbox.retain(|message| message.event.seq() <= last);
         self.turn.answered = None;
@@ -158,7 +162,7 @@ impl LiveState {
     }
 
     /// Marks the task as lost: it has another writer, or does not exist. Waiters get an error, and readers are woken.
-    fn mark_lost(&mut self) -> Wakeups {
+    pub(in crate::engine::journal) fn mark_lost(&mut self) -> Wakeups {
         (self.is_lost, self.accepted.in_flight) = (true, 0);
         self.admission.drop_events();
         self.accepted.pending.clear();
