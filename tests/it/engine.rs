@@ -14,6 +14,7 @@ mod list;
 mod outage;
 mod readers;
 mod rejected_commits;
+mod replicas;
 mod retention;
 mod simulation;
 pub(crate) mod support;
