@@ -26,31 +26,22 @@ pub enum Fault {
     OverwriteCancel,
 }
 
-/// Set of planted bugs. Always empty, and of size zero, without debug assertions.
+/// Bug that is planted, if there is one. None, and of size zero, without debug assertions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults(#[cfg(debug_assertions)] u16);
+pub struct Faults(#[cfg(debug_assertions)] Option<Fault>);
 
 impl Faults {
-    /// Returns the set of one planted bug. Empty without debug assertions.
+    /// Plants a bug. Has no effect without debug assertions.
     #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "bugs are planted only with debug assertions"))]
     pub const fn only(fault: Fault) -> Self {
         Self(
             #[cfg(debug_assertions)]
-            {
-                1 << fault as u16
-            },
+            Some(fault),
         )
     }
 
     /// Returns whether the bug is planted.
-    pub const fn has(self, fault: Fault) -> bool {
-        cfg!(debug_assertions) && self.bits() & Self::only(fault).bits() != 0
-    }
-
-    const fn bits(self) -> u16 {
-        #[cfg(debug_assertions)]
-        return self.0;
-        #[cfg(not(debug_assertions))]
-        return 0;
+    pub fn has(self, fault: Fault) -> bool {
+        cfg!(debug_assertions) && self == Self::only(fault)
     }
 }

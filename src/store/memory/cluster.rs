@@ -475,13 +475,12 @@ impl SharedStore for Replica {
 
     fn wake(&self, to: Option<ReplicaId>, note: Note) {
         let (table, me) = (self.core.table.lock(), self.replica());
-        let recipient = match to {
-            Some(id) => table.replicas.get(&id),
+        let recipient = if let Some(id) = to {
+            table.replicas.get(&id)
+        } else {
             // The next one in the order of ids.
-            None => {
-                let others = table.replicas.range(me..).chain(table.replicas.range(..me));
-                others.filter(|(id, _)| **id != me).map(|(_, member)| member).find(|member| !member.load.draining)
-            }
+            let others = table.replicas.range(me..).chain(table.replicas.range(..me));
+            others.filter(|(id, _)| **id != me).map(|(_, member)| member).find(|member| !member.load.draining)
         };
         if let Some(notes) = recipient.and_then(|member| member.notes.as_ref()) {
             // A replica with this many notes polls soon.
