@@ -137,11 +137,11 @@ async fn post_messages(link: SimLink, key: TaskKey, count: u64) -> Vec<u64> {
 fn exchange(seed: u64) -> (Vec<String>, u64) {
     const MESSAGES: u64 = 8;
     let mut simulation = Simulation::new(seed, 2, Faults::default());
-    let (reader, poster) = (simulation.link(0, LOSSY), simulation.link(1, LOSSY));
+    let (reader, sender) = (simulation.link(0, LOSSY), simulation.link(1, LOSSY));
     let task = TaskWriter::new(&scope("ada", ""), "t-1");
     let (key, notes) = (task.key.clone(), reader.notes());
     let read = simulation.processes.spawn(0, read_mail(reader.clone(), task, notes, MESSAGES));
-    let posted = simulation.processes.spawn(1, post_messages(poster, key, MESSAGES));
+    let posted = simulation.processes.spawn(1, post_messages(sender, key, MESSAGES));
     simulation.links.cut(0, 700);
     let seqs = simulation.processes.run_until_done(posted, 120_000);
     let task = simulation.processes.run_until_done(read, 120_000);

@@ -47,7 +47,7 @@ struct State {
 }
 
 impl State {
-    /// Returns a random number below `end` (SplitMix64).
+    /// Returns a random number below `end` (`SplitMix64`).
     fn below(&mut self, end: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
