@@ -53,12 +53,16 @@ export function errorOf(status, headers, text) {
   });
 }
 
-/** Calls of one agent, or of the operator API. `credentials()` returns headers; `onUnauthorized` is told of each 401. */
+/**
+ * Calls of one agent, or of the operator API. `credentials()` returns headers; `onUnauthorized` is told of each 401, and
+ * `onReach(isReached)` of each response, or that none arrived.
+ */
 export class Api {
-  constructor({ path = './', credentials = () => ({}), onUnauthorized = () => {} } = {}) {
+  constructor({ path = './', credentials = () => ({}), onUnauthorized = () => {}, onReach = () => {} } = {}) {
     this.root = new URL(path, base);
     this.credentials = credentials;
     this.onUnauthorized = onUnauthorized;
+    this.onReach = onReach;
   }
 
   /** Returns the URL of a path below the agent. A path such as `message:send` would be a URL of its own without the `./`. */
@@ -74,8 +78,10 @@ export class Api {
       response = await fetch(this.url(path), { method, body, signal, cache: 'no-store', credentials: 'omit', redirect: 'error', headers: { ...extra, ...headers } });
     } catch (error) {
       if (signal?.aborted) throw error;
+      this.onReach(false);
       throw new ApiError('no response from the server');
     }
+    this.onReach(true);
     if (response.ok) return response;
     const error = errorOf(response.status, response.headers, await response.text().catch(() => ''));
     if (error.status === 401) this.onUnauthorized(error);

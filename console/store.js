@@ -144,21 +144,26 @@ export const agents = signal([]);
 const agentId = computed(() => route.value.query.get('agent') ?? '');
 export const agent = computed(() => agents.value.find(({ id }) => id === agentId.value) ?? agents.value[0] ?? { id: '', name: 'Agent', path: './' });
 export const card = signal(null);
-/** `live`, `offline`, or `unauthorized`: result of the last request. */
-export const connection = signal('connecting');
+/** False after a request without a response, until the next response. */
+const isReachable = signal(true);
+const access = signal('connecting');
+/** `connecting`, `live`, `offline`, or `unauthorized`. */
+export const connection = computed(() => (isReachable.value ? access.value : 'offline'));
+
+const onReach = (isReached) => { isReachable.value = isReached; };
 
 const onUnauthorized = (error) => {
-  connection.value = 'unauthorized';
+  access.value = 'unauthorized';
   // The operator token is enough for the views of the operator.
   if (!challenge.peek() && (session.peek() || !operatorToken.peek())) challenge.value = error;
 };
 
-export const api = computed(() => new Api({ path: agent.value.path, credentials: headers, onUnauthorized }));
-const rootApi = new Api({ credentials: headers, onUnauthorized });
+export const api = computed(() => new Api({ path: agent.value.path, credentials: headers, onUnauthorized, onReach }));
+const rootApi = new Api({ credentials: headers, onUnauthorized, onReach });
 const operatorHeaders = () => (operatorToken.peek() ? { authorization: `Bearer ${operatorToken.peek()}` } : headers());
-export const operatorApi = new Api({ credentials: operatorHeaders });
+export const operatorApi = new Api({ credentials: operatorHeaders, onReach });
 /** For `/metrics`: the operator token does not open it, and a refusal is not a reason to ask for credentials. */
-export const metricsApi = new Api({ credentials: headers });
+export const metricsApi = new Api({ credentials: headers, onReach });
 
 /** Status of the server from the operator API, or `null` if the caller may not read it. */
 export const operator = signal(null);
@@ -188,10 +193,10 @@ export async function start() {
     // A page of one agent has no catalog: the request for the card tells whether the server answers.
     const catalog = server.agents ? await rootApi.json('agents') : {};
     agents.value = (catalog.agents ?? []).map((entry) => ({ id: String(entry.id), name: String(entry.name ?? entry.id), path: pathOf(entry) }));
-    connection.value = 'live';
+    access.value = 'live';
   } catch (error) {
     if (error.status !== 401) {
-      connection.value = 'offline';
+      isReachable.value = false;
       setTimeout(start, RESTART_MS);
       return;
     }
@@ -314,7 +319,7 @@ class OwnTasks extends List {
         batch(() => {
           this.state.value = 'live';
           this.error.value = null;
-          connection.value = 'live';
+          access.value = 'live';
         });
       }
       await sleep(POLL_MS);

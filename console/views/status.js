@@ -81,7 +81,7 @@ export function Status() {
   const { access, agents, limits, otlp, push, store, totals = {} } = status;
   const states = Object.entries(totals.tasks ?? {});
   return html`<div class="view">
-    <div class="row"><h1>Status</h1>${status.ready ? html`<span class="ok state">✓ ready</span>` : html`<span class="fail state">✗ not ready${status.reason ? `: ${status.reason}` : ''}</span>`}${status.draining && html`<span class="ask state">draining</span>`}<span class="grow"></span>
+    <div class="row"><h1>Status</h1>${error ? '' : status.ready ? html`<span class="ok state">✓ ready</span>` : html`<span class="fail state">✗ not ready${status.reason ? `: ${status.reason}` : ''}</span>`}${status.draining && html`<span class="ask state">draining</span>`}<span class="grow"></span>
       <${PageLink} path="metrics">Metrics<//>${server.docs && html`<${PageLink} path="docs/">API documents<//>`}</div>
     <${ErrorBox} error=${error} title="The status is not up to date." />
     ${access === 'counts' && html`<p class="box">Without credentials, only counts are shown. The rest needs the operator token: open the URL that the server prints at its start, or enter the token in <${Link} to=${['settings']}>Settings<//>.</p>`}
