@@ -304,7 +304,7 @@ export function contextsOf(rows) {
   const contexts = new Map();
   for (const row of rows) {
     const known = contexts.get(row.context);
-    if (!known) contexts.set(row.context, { id: row.context, updated: row.updated, last: row, title: row.asked, count: 1 });
+    if (!known) contexts.set(row.context, { id: row.context, updated: row.updated, last: row, title: row.asked, titleCreated: row.created, count: 1 });
     else {
       known.count += 1;
       if (row.updated > known.updated) Object.assign(known, { updated: row.updated, last: row });

@@ -127,8 +127,10 @@ test('rows of a list pass filters', () => {
 
 test('contexts are ordered by their last change, and have the title of their first task', () => {
   const row = (id, context, updated, asked) => ({ id, context, updated, created: updated, asked, state: '' });
-  const contexts = contextsOf([row('1', 'a', 5, 'first'), row('2', 'b', 7, 'other'), row('3', 'a', 9, 'second')]);
-  assert.deepEqual(contexts.map(({ id, title, count }) => [id, title, count]), [['a', 'first', 2], ['b', 'other', 1]]);
+  const rows = [row('1', 'a', 5, 'first'), row('2', 'b', 7, 'other'), row('3', 'a', 9, 'second')];
+  for (const order of [rows, rows.toReversed()]) {
+    assert.deepEqual(contextsOf(order).map(({ id, title, count }) => [id, title, count]), [['a', 'first', 2], ['b', 'other', 1]]);
+  }
 });
 
 test('durations, sizes and ids are short', () => {
