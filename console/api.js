@@ -21,6 +21,9 @@ export class ApiError extends Error {
   }
 }
 
+/** True if the caller lacks the credentials for a call. */
+export const isRefused = (error) => [401, 403].includes(error?.status);
+
 /** Returns the value of `Retry-After` in milliseconds, or `null`. */
 export function retryAfterMs(value, now = Date.now()) {
   if (!value) return null;

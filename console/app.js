@@ -3,8 +3,8 @@
 import { render } from './vendor/preact.js';
 import { useEffect, useState } from './vendor/hooks.js';
 import { visible } from './text.js';
-import { announce, Button, Dialog, Empty, Guard, html, Link, Menu, typed, useValue } from './ui.js';
-import { agent, agents, card, challenge, connection, epoch, forget, go, isOperator, listen, operator, prefer, preferences, route, session, start } from './store.js';
+import { announce, Button, Dialog, Empty, Guard, html, Link, Menu, typed, usePoll, useValue } from './ui.js';
+import { agent, agents, card, challenge, connection, epoch, forget, go, isOperator, listen, operator, ping, prefer, preferences, route, segmentsOf, session, start } from './store.js';
 import { Card } from './views/card.js';
 import { Chat, newConversation } from './views/chat.js';
 import { Push } from './views/push.js';
@@ -26,6 +26,8 @@ const VIEWS = {
 const THEMES = { auto: 'light', light: 'dark', dark: 'auto' };
 const CONNECTIONS = { live: ['ok', '●', 'connected'], offline: ['fail', '○', 'offline'], unauthorized: ['ask', '○', 'sign in'], connecting: ['muted', '○', 'connecting'] };
 
+const PING_MS = 5000;
+
 /** Names of the views that the caller can use, in the order of the keys 1 to 6. */
 const available = () => Object.entries(VIEWS).filter(([, view]) => !view.isHidden && (!view.isFor || view.isFor.peek()));
 
@@ -38,6 +40,7 @@ function Caller() {
 function Header({ onKeys }) {
   const { view } = useValue(route);
   useValue(operator);
+  usePoll(ping, PING_MS);
   const list = useValue(agents);
   const current = useValue(agent);
   const { theme } = useValue(preferences);
@@ -48,7 +51,7 @@ function Header({ onKeys }) {
     ${list.length > 1
       ? html`<select class="small" aria-label="Agent" value=${current.id} onChange=${typed((value) => go(['chat'], { agent: value }))}>${list.map(({ id, name }) => html`<option value=${id}>${name}</option>`)}</select>`
       : html`<span>${useValue(card)?.name ?? current.name}</span>`}
-    <nav aria-label="Views">${available().map(([name, { label }]) => html`<${Link} key=${name} to=${[name]} aria-current=${name === shownView ? 'page' : undefined}>${label}<//>`)}</nav>
+    <nav aria-label="Views">${available().map(([name, { label }]) => html`<${Link} key=${name} to=${segmentsOf(name)} aria-current=${name === shownView ? 'page' : undefined}>${label}<//>`)}</nav>
     <div class="tools"><span class=${tone} role="status">${symbol}<span class="hide-narrow"> ${word}</span></span><${Caller} />
       <${Button} title="Theme" onClick=${() => { prefer({ theme: THEMES[theme] }); announce(`Theme ${THEMES[theme]}`); }}>◐<span class="hide-narrow"> ${theme}</span><//>
       <${Button} aria-label="Keys" title="Keys (?)" onClick=${onKeys}>?<//></div>
@@ -67,7 +70,7 @@ function useKeys(onKeys) {
         return;
       }
       const views = available();
-      if (/^[1-6]$/.test(event.key) && views[event.key - 1]) go([views[event.key - 1][0]]);
+      if (/^[1-6]$/.test(event.key) && views[event.key - 1]) go(segmentsOf(views[event.key - 1][0]));
       else if (event.key === '/') (document.getElementById('find') ?? document.getElementById('composer-text'))?.focus();
       else if (event.key === 'n') newConversation();
       else if (event.key === '?') onKeys();

@@ -1,7 +1,7 @@
 // State that the views share: route, session, agents, lists of tasks, logs of tasks, and messages that are being sent.
 
 import { batch, computed, effect, signal } from './vendor/signals.js';
-import { Api, ApiError, follow, readSse, reasonOf, sleep } from './api.js';
+import { Api, ApiError, follow, isRefused, readSse, reasonOf, sleep } from './api.js';
 import server from './server.js';
 import { TaskLog, isInterrupted, isTerminal, listRow, operatorRow, payloadOf } from './model.js';
 
@@ -22,6 +22,17 @@ function decode(text) {
 }
 
 export const route = signal({ view: 'chat', args: [], query: new URLSearchParams() });
+/** Conversation that the chat showed last. */
+let conversation = '';
+
+function takeRoute() {
+  route.value = parseHash(location.hash);
+  const { view, args } = route.peek();
+  if (view === 'chat') conversation = args[0] ?? '';
+}
+
+/** Segments of a view, as the navigation and the keys open it. */
+export const segmentsOf = (view) => (view === 'chat' && conversation ? [view, conversation] : [view]);
 
 /** Returns the fragment of a view. Segments are encoded; the agent stays, unless the query names another. */
 export function hrefOf(segments, query = {}) {
@@ -42,7 +53,7 @@ export const go = (segments, query) => {
 
 export function replaceRoute(segments, query) {
   history.replaceState(null, '', hrefOf(segments, query));
-  route.value = parseHash(location.hash);
+  takeRoute();
 }
 
 // Preferences (in this browser; no content, no credentials)
@@ -100,10 +111,12 @@ function forgetData() {
   feeds.clear();
   lists.clear();
   for (const name of Object.keys(sessionStorage)) if (name.startsWith('a2a-draft') || name === 'a2a-pending') sessionStorage.removeItem(name);
+  conversation = '';
   batch(() => {
     pending.value = [];
     replies.value = [];
     operator.value = null;
+    rejection.value = null;
     card.value = null;
     challenge.value = null;
     epoch.value += 1;
@@ -117,8 +130,13 @@ export function login(credentials, isKept) {
   forgetData();
 }
 
-export function useOperatorToken(token) {
-  operatorToken.value = token;
+/** Changes the operator token, and drops what the one before made visible. `error` is set if the server rejected that one. */
+export function useOperatorToken(token, error = null) {
+  batch(() => {
+    operatorToken.value = token;
+    operator.value = null;
+    rejection.value = error;
+  });
   store(sessionStorage, 'a2a-operator', token);
   void probeOperator();
 }
@@ -150,7 +168,12 @@ const access = signal('connecting');
 /** `connecting`, `live`, `offline`, or `unauthorized`. */
 export const connection = computed(() => (isReachable.value ? access.value : 'offline'));
 
-const onReach = (isReached) => { isReachable.value = isReached; };
+function onReach(isReached) {
+  const returns = isReached && !isReachable.peek();
+  isReachable.value = isReached;
+  // The server may have been restarted with other settings.
+  if (returns) void start();
+}
 
 const onUnauthorized = (error) => {
   access.value = 'unauthorized';
@@ -161,33 +184,45 @@ const onUnauthorized = (error) => {
 export const api = computed(() => new Api({ path: agent.value.path, credentials: headers, onUnauthorized, onReach }));
 const rootApi = new Api({ credentials: headers, onUnauthorized, onReach });
 const operatorHeaders = () => (operatorToken.peek() ? { authorization: `Bearer ${operatorToken.peek()}` } : headers());
-export const operatorApi = new Api({ credentials: operatorHeaders, onReach });
+// The token is probably one of an earlier start.
+const onRejected = (error) => operatorToken.peek() && useOperatorToken(null, error);
+export const operatorApi = new Api({ credentials: operatorHeaders, onUnauthorized: onRejected, onReach });
 /** For `/metrics`: the operator token does not open it, and a refusal is not a reason to ask for credentials. */
 export const metricsApi = new Api({ credentials: headers, onReach });
 
 /** Status of the server from the operator API, or `null` if the caller may not read it. */
 export const operator = signal(null);
+export const operatorError = signal(null);
+/** Error by which the server rejected an operator token, or `null`. */
+export const rejection = signal(null);
 /** True if the caller may read the tasks and deliveries of all owners. Without credentials, a local caller gets counts only. */
 export const isOperator = computed(() => (operator.value?.access ?? '') === 'full');
 
-async function probeOperator() {
+export async function probeOperator() {
   if (!server.operator) return;
+  const token = operatorToken.peek();
   try {
     operator.value = await operatorApi.json('operator/status');
+    operatorError.value = null;
   } catch (error) {
-    operator.value = null;
-    // The token of an earlier start.
-    if (error.status === 401 && operatorToken.peek()) useOperatorToken(null);
+    if (token !== operatorToken.peek()) return;
+    if (isRefused(error)) operator.value = null;
+    operatorError.value = error;
   }
 }
 
 /** Path of an agent below the page. URLs of the catalog are those of the public URL, which the page need not have. */
 const pathOf = ({ id, url }) => (String(url ?? '').endsWith(`/${encodeURIComponent(id)}`) ? `./${encodeURIComponent(id)}/` : './');
 
+/** Asks whether the server responds, for views that send no requests. */
+export const ping = () => rootApi.fetch('healthz').catch(() => {});
+
 const RESTART_MS = 3000;
+let restarting;
 
 /** Loads what every view needs. Called at the start, and after a change of credentials. */
 export async function start() {
+  clearTimeout(restarting);
   void probeOperator();
   try {
     // A page of one agent has no catalog: the request for the card tells whether the server answers.
@@ -196,8 +231,8 @@ export async function start() {
     access.value = 'live';
   } catch (error) {
     if (error.status !== 401) {
-      isReachable.value = false;
-      setTimeout(start, RESTART_MS);
+      access.value = 'offline';
+      restarting = setTimeout(start, RESTART_MS);
       return;
     }
   }
@@ -259,7 +294,7 @@ class List {
         if (stop.aborted) return;
         this.state.value = 'offline';
         this.error.value = error;
-        if ([401, 403].includes(error.status)) return;
+        if (isRefused(error)) return;
         failures += 1;
       }
       await sleep(Math.min(10_000, 1000 * 2 ** failures));
@@ -703,7 +738,7 @@ export function listen() {
   const update = () => {
     takeOperatorToken();
     const before = agentId.peek();
-    route.value = parseHash(location.hash);
+    takeRoute();
     if (agentId.peek() !== before) void loadCard();
   };
   update();

@@ -5,7 +5,7 @@ import { base, grpcFrame, stringField } from '../api.js';
 import { duration } from '../model.js';
 import { safeLink } from '../text.js';
 import { Button, CopyButton, ExternalLink, html, Json, Link, Loading, Section, Table, useRun, useValue } from '../ui.js';
-import { api, route, replaceRoute } from '../store.js';
+import { api, card as current, route, replaceRoute } from '../store.js';
 
 const CARD = '.well-known/agent-card.json';
 const LOOPBACK = /^(localhost|127\.|\[::1\])/;
@@ -98,7 +98,10 @@ export function Card() {
       return card;
     };
     const get = (version) => client.json(CARD, { ...options, headers: { 'a2a-version': version } }).then(add(version));
-    get('1.0').then((card) => card.capabilities?.extendedAgentCard && client.json('extendedAgentCard', options).then(add('extended'), () => {}), (failure) => signal.aborted || setError(failure));
+    get('1.0').then((card) => {
+      current.value = card;
+      return card.capabilities?.extendedAgentCard && client.json('extendedAgentCard', options).then(add('extended'), () => {});
+    }, (failure) => signal.aborted || setError(failure));
     get('0.3').catch(() => {});
     // Without a version: both forms in one card, and a review of each one that is served.
     const read = (path) => client.fetch(path, options).then((response) => response.json());

@@ -224,6 +224,11 @@ function Conversation({ context, list, skill }) {
     isFocusKept = true;
     replaceRoute(['chat', contextId]);
   };
+  const composer = useRef(null);
+  const onRetried = (request) => (id, contextId) => {
+    composer.current(request);
+    onTask(id, contextId);
+  };
   const onSend = (request, onAccepted) => send(request, (id, contextId) => {
     onAccepted?.();
     onTask(id, contextId);
@@ -241,9 +246,9 @@ function Conversation({ context, list, skill }) {
       ${ids.length === 0 && sends.length === 0 && plain.length === 0 && (context ? html`<${Empty}>${list.state.peek() === 'loading' ? 'Loading…' : 'No task of this conversation is known.'}<//>` : html`<${Welcome} onChoose=${(text) => setExample({ text })} />`)}
       ${shown.map((id) => html`<${Turn} key=${id} id=${id} isCurrent=${id === open} onAnswer=${onAnswer} />`)}
       ${plain.map((reply, index) => html`<article class="turn" key=${index}><${Message} message=${reply.asked} /><${Message} message=${reply.message} /></article>`)}
-      ${sends.map((item) => html`<${PendingSend} key=${item.key} item=${item} onTask=${onTask} />`)}
+      ${sends.map((item) => html`<${PendingSend} key=${item.key} item=${item} onTask=${onRetried(item.request)} />`)}
     </div>
-    <${Composer} key=${context} context=${context} waiting=${waiting} skill=${skill} example=${example} onSend=${onSend} isFocused=${isFocused} />
+    <${Composer} key=${context} onRetried=${composer} context=${context} waiting=${waiting} skill=${skill} example=${example} onSend=${onSend} isFocused=${isFocused} />
   </div>`;
 }
 

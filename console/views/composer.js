@@ -87,9 +87,10 @@ function Options({ options, change }) {
 
 /**
  * Composer of a conversation. `waiting` is the task that waits for an answer: the message is for it, unless the caller chooses a
- * new task. `onSend(request)` returns true if the message was accepted; otherwise the draft is kept.
+ * new task. `onSend(request)` returns true if the message was accepted; otherwise the draft is kept. A reference gets a function for
+ * `onRetried`, which drops that draft once the server has the message.
  */
-export function Composer({ context, waiting, onSend, skill, example, isFocused }) {
+export function Composer({ onRetried, context, waiting, onSend, skill, example, isFocused }) {
   const draftName = context || 'new';
   const [text, setText] = useState(() => draftOf(draftName));
   const [files, setFiles] = useState([]);
@@ -119,15 +120,23 @@ export function Composer({ context, waiting, onSend, skill, example, isFocused }
   };
   const target = waiting && !isNewTask ? waiting.id : undefined;
   const built = buildRequest({ text, files, data, options, taskId: target, contextId: context });
+  const clear = () => {
+    setText('');
+    setFiles([]);
+    setData(null);
+  };
+  onRetried.current = ({ message }) => {
+    if (JSON.stringify(message.parts) !== JSON.stringify(built.request?.message.parts)) return;
+    clear();
+    keepDraft(draftName, '');
+  };
   const submit = async (event) => {
     event?.preventDefault();
     if (built.problem || isBusy) return;
     const before = { text, files, data };
     setIsBusy(true);
     // The draft returns if the server rejects the message.
-    setText('');
-    setFiles([]);
-    setData(null);
+    clear();
     const isAccepted = await onSend(built.request, () => {
       setIsBusy(false);
       keepDraft(draftName, '');

@@ -1,6 +1,7 @@
 // Push notifications: deliveries of all owners for operators, and the configurations of one own task.
 
 import { useEffect, useState } from '../vendor/hooks.js';
+import { isRefused } from '../api.js';
 import { duration, shortId } from '../model.js';
 import { Age, announce, Button, Confirm, Empty, ErrorBox, Field, html, Id, Link, NeedsOperator, Table, typed, usePoll, useValue } from '../ui.js';
 import { api, card, now, operator, operatorApi, replaceRoute, route } from '../store.js';
@@ -78,7 +79,7 @@ export function Push() {
       ${['', ...Object.keys(STATES)].map((name) => html`<${Button} aria-pressed=${state === name} onClick=${() => replaceRoute(['push'], { state: name })}>${name || 'all'}<//>`)}
       <${Button} onClick=${() => setIsAsking(true)}>Retry all dead<//></div>
     <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${load} />
-    ${[401, 403].includes(error?.status) && html`<${NeedsOperator} />`}
+    ${isRefused(error) && html`<${NeedsOperator} />`}
     ${deliveries?.length === 0 && html`<${Empty}><p>${state ? `No delivery is ${state}.` : 'No task has a receiver.'}</p><p>A receiver for trying it out:</p><div class="row"><${Id} id="a2a listen --port 9000" name="command" /></div><//>`}
     ${deliveries?.length > 0 && html`<${Deliveries} deliveries=${deliveries} onDone=${done} />`}
     ${deliveries?.length >= MAX_DELIVERIES && html`<p class="muted">The first ${MAX_DELIVERIES} are shown.</p>`}

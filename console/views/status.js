@@ -1,9 +1,10 @@
 // Status of the server, for operators: readiness, limits in use, store, dependencies, tasks by state, push, latencies.
 
 import { useState } from '../vendor/hooks.js';
+import { isRefused } from '../api.js';
 import { duration, grouped, shortId, size } from '../model.js';
 import { Age, CopyButton, ErrorBox, html, Link, NeedsOperator, PageLink, Section, State, Table, usePoll, useValue } from '../ui.js';
-import { card, metricsApi, operator, operatorApi, session } from '../store.js';
+import { card, metricsApi, operator, operatorError, probeOperator, rejection, session } from '../store.js';
 import server from '../server.js';
 
 const POLL_MS = 3000;
@@ -72,18 +73,18 @@ function Latencies() {
 
 export function Status() {
   const status = useValue(operator);
-  const [error, setError] = useState(null);
-  usePoll(() => operatorApi.json('operator/status').then((value) => {
-    operator.value = value;
-    setError(null);
-  }, setError), POLL_MS);
-  if (!status) return html`<div class="view"><${ErrorBox} error=${error} title="The status can't be read." /><${NeedsOperator} /></div>`;
+  const error = useValue(operatorError);
+  const dropped = html`<${ErrorBox} error=${useValue(rejection)} title="The operator token was dropped: use that of the last start of the server." />`;
+  // A refused caller enters credentials first.
+  const isPolled = Boolean(status) || !isRefused(error);
+  usePoll(() => isPolled && probeOperator(), POLL_MS, [isPolled]);
+  if (!status) return html`<div class="view">${dropped}<${ErrorBox} error=${error} title="The status can't be read." /><${NeedsOperator} /></div>`;
   const { access, agents, limits, otlp, push, store, totals = {} } = status;
   const states = Object.entries(totals.tasks ?? {});
   return html`<div class="view">
     <div class="row"><h1>Status</h1>${error ? '' : status.ready ? html`<span class="ok state">✓ ready</span>` : html`<span class="fail state">✗ not ready${status.reason ? `: ${status.reason}` : ''}</span>`}${status.draining && html`<span class="ask state">draining</span>`}<span class="grow"></span>
       <${PageLink} path="metrics">Metrics<//>${server.docs && html`<${PageLink} path="docs/">API documents<//>`}</div>
-    <${ErrorBox} error=${error} title="The status is not up to date." />
+    ${dropped}<${ErrorBox} error=${error} title="The status is not up to date." />
     ${access === 'counts' && html`<p class="box">Without credentials, only counts are shown. The rest needs the operator token: open the URL that the server prints at its start, or enter the token in <${Link} to=${['settings']}>Settings<//>.</p>`}
     <div class="tiles">${status.build && html`<${Tile} name="version">${status.build.version ?? '–'}<//>`}
       ${status.uptime_seconds !== undefined && html`<${Tile} name="uptime">${duration(status.uptime_seconds * 1000)}<//>`}

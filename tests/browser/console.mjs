@@ -218,6 +218,37 @@ await test('a lost response is retried with the same key', demo, { expects: /ERR
   const keys = session.proxy.requests.filter(isSend).map(({ headers }) => headers['idempotency-key']);
   assert.ok(keys.length >= 2 && keys[0] && keys.every((key) => key === keys[0]), `${keys}`);
   assert.equal((await demo.json('tasks?pageSize=1')).totalSize, totalSize + 1);
+  // The draft of a message that has arrived is not sent again.
+  const draft = session.page.locator('#composer-text');
+  session.proxy.drops = isSend;
+  await session.send('lost twice');
+  await retry.waitFor();
+  assert.equal(await draft.inputValue(), 'lost twice');
+  session.proxy.drops = () => false;
+  await retry.click();
+  await until('the composer is empty', async () => (await draft.inputValue()) === '');
+  await session.page.getByRole('link', { name: '+ New' }).click();
+  await session.page.getByText('Send a message to begin a conversation.').waitFor();
+  assert.equal(await draft.inputValue(), '');
+});
+
+await test('the navigation returns to the conversation', demo, {}, async (session) => {
+  const { page } = session;
+  await session.sendNew('hello');
+  await session.state('completed');
+  const address = page.url();
+  assert.match(address, /#\/chat\/./);
+  await page.getByRole('link', { name: 'Tasks', exact: true }).click();
+  await page.getByText(/tasks · ● live/).waitFor();
+  await page.getByRole('link', { name: 'Chat', exact: true }).click();
+  await session.state('completed');
+  assert.equal(page.url(), address);
+  await page.locator('body').press('Escape');
+  await page.keyboard.press('3');
+  await page.locator('h1').waitFor();
+  await page.keyboard.press('1');
+  await session.state('completed');
+  assert.equal(page.url(), address);
 });
 
 await test('a busy server is asked again as late as it wants', demo, { expects: /status of 503/ }, async (session) => {
@@ -892,6 +923,47 @@ await test('an operator token of an earlier start is dropped', restarted, { expe
   assert.equal(await page.getByRole('link', { name: 'Push' }).count(), 0);
   assert.ok(proxy.requests.slice(first).every(({ headers }) => !headers.authorization));
   await open();
+});
+
+await test('a dead server is shown as such, and its status is dropped', restarted, { expects: /ERR_|status of 401/ }, async (session) => {
+  const { page, proxy } = session;
+  await page.goto(`${proxy.page}#operator=${operatorToken('restarted')}`);
+  const header = page.locator('header.top [role=status]');
+  const ready = page.getByText('✓ ready');
+  await page.getByRole('link', { name: 'Status' }).click();
+  await ready.waitFor();
+  await header.getByText('connected').waitFor();
+  await page.getByText('Limits in use').waitFor();
+  await restarted.kill();
+  await header.getByText('offline').waitFor();
+  await ready.waitFor({ state: 'detached' });
+  await restarted.start();
+  await header.getByText(/connected|sign in/).waitFor();
+  await page.getByText('The operator token was dropped').waitFor();
+  assert.equal(await page.getByText('Limits in use').count(), 0);
+  const asked = () => proxy.requests.filter(({ url, headers }) => url.endsWith('operator/status') && headers.authorization).length;
+  const before = asked();
+  await sleep(3500);
+  assert.equal(asked(), before, 'requests with the old token');
+});
+
+const renamed = new Server(program);
+let name = 0;
+
+await test('the card of a restarted server is read', renamed, { expects: /ERR_/ }, async (session) => {
+  const { page } = session;
+  const restart = async () => {
+    renamed.args = ['--card-name', `agent ${name += 1}`];
+    await renamed.start();
+  };
+  if (name === 0) await restart();
+  await session.goto('#/card');
+  const shown = [page.locator('h1'), page.locator('header.top')];
+  for (const place of shown) await place.getByText(`agent ${name}`).waitFor();
+  await renamed.kill();
+  await page.locator('header.top').getByText('offline').waitFor();
+  await restart();
+  for (const place of shown) await place.getByText(`agent ${name}`).waitFor();
 });
 
 await test('screen readers hear of states, not of chunks', demo, {}, async (session) => {
