@@ -5,7 +5,7 @@ import { useEffect, useState } from './vendor/hooks.js';
 import { visible } from './text.js';
 import { announce, Button, Dialog, Empty, Guard, html, Link, Menu, typed, usePoll, useValue } from './ui.js';
 import { agent, agents, card, challenge, connection, epoch, forget, go, isOperator, listen, operator, ping, prefer, preferences, route, segmentsOf, session, start } from './store.js';
-import { Card } from './views/card.js';
+import { Card, schemesOf } from './views/card.js';
 import { Chat, newConversation } from './views/chat.js';
 import { Push } from './views/push.js';
 import { KeyTable, LoginDialog, Settings } from './views/settings.js';
@@ -33,7 +33,9 @@ const available = () => Object.entries(VIEWS).filter(([, view]) => !view.isHidde
 
 function Caller() {
   const current = useValue(session);
-  if (!current) return html`<${Button} onClick=${() => { challenge.value = { message: 'Credentials of the agent, as its card declares them.' }; }}>Sign in<//>`;
+  const isRefused = useValue(connection) === 'unauthorized';
+  const isNeeded = schemesOf(useValue(card)).length > 0 || isRefused;
+  if (!current) return isNeeded && html`<${Button} onClick=${() => { challenge.value = {}; }}>Sign in<//>`;
   return html`<${Menu} label=${current.label} title="Caller"><${Button} class="" onClick=${forget}>Forget credentials<//><//>`;
 }
 
@@ -52,13 +54,13 @@ function Header({ onKeys }) {
       ? html`<select class="small" aria-label="Agent" value=${current.id} onChange=${typed((value) => go(['chat'], { agent: value }))}>${list.map(({ id, name }) => html`<option value=${id}>${name}</option>`)}</select>`
       : html`<span>${useValue(card)?.name ?? current.name}</span>`}
     <nav aria-label="Views">${available().map(([name, { label }]) => html`<${Link} key=${name} to=${segmentsOf(name)} aria-current=${name === shownView ? 'page' : undefined}>${label}<//>`)}</nav>
-    <div class="tools"><span class=${tone} role="status">${symbol}<span class="hide-narrow"> ${word}</span></span><${Caller} />
+    <div class="tools"><span class=${tone} role="status">${symbol}<span class="hide-narrow"> ${word}</span></span>${useValue(isOperator) && html`<span class="muted">operator</span>`}<${Caller} />
       <${Button} title="Theme" onClick=${() => { prefer({ theme: THEMES[theme] }); announce(`Theme ${THEMES[theme]}`); }}>◐<span class="hide-narrow"> ${theme}</span><//>
       <${Button} aria-label="Keys" title="Keys (?)" onClick=${onKeys}>?<//></div>
   </header>`;
 }
 
-const isTyping = (element) => element?.closest?.('input, textarea, select, [contenteditable]') !== null && element?.closest !== undefined;
+const isTyping = (element) => element.closest('input, textarea, select') !== null;
 
 /** Single keys act outside of fields and dialogs, and can be switched off in the settings. */
 function useKeys(onKeys) {

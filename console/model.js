@@ -148,7 +148,7 @@ export function timeOfId(id) {
   return match && Number.parseInt(match[1] + match[2], 16);
 }
 
-const timeOf = (text) => {
+export const timeOf = (text) => {
   const time = Date.parse(text ?? '');
   return Number.isNaN(time) ? null : time;
 };

@@ -94,7 +94,7 @@ export const session = signal(stored(sessionStorage, 'a2a-session', null));
 export const extraHeaders = signal(stored(sessionStorage, 'a2a-headers', []));
 /** Token of the operator API that the start URL had, or that was entered. */
 export const operatorToken = signal(stored(sessionStorage, 'a2a-operator', null));
-/** Error with status 401 that the login dialog shows, or `null`. */
+/** Error with status 401 that the login dialog shows, an empty object if the caller opened it, or `null`. */
 export const challenge = signal(null);
 /** Grows when credentials change: everything that was loaded before is dropped. */
 export const epoch = signal(0);
@@ -169,10 +169,9 @@ const access = signal('connecting');
 export const connection = computed(() => (isReachable.value ? access.value : 'offline'));
 
 function onReach(isReached) {
-  const returns = isReached && !isReachable.peek();
-  isReachable.value = isReached;
   // The server may have been restarted with other settings.
-  if (returns) void start();
+  if (isReached && !isReachable.peek()) void start();
+  isReachable.value = isReached;
 }
 
 const onUnauthorized = (error) => {
@@ -422,7 +421,7 @@ export function closeAllTasks() {
 const MAX_FEEDS = 60;
 const HIDDEN_MS = 20_000;
 const feeds = new Map();
-const taskPath = (id) => `tasks/${encodeURIComponent(id)}`;
+export const taskPath = (id) => `tasks/${encodeURIComponent(id)}`;
 
 /** A task as the page knows it: a snapshot from `GetTask`, and its log as far as it was received. */
 export class TaskFeed {
@@ -726,11 +725,9 @@ export const keepDraft = (context, text) => store(sessionStorage, `a2a-draft/${c
 
 /** Takes the operator token out of the fragment of the start URL: `#operator=TOKEN`. */
 function takeOperatorToken() {
-  if (!location.hash || location.hash.startsWith('#/')) return;
-  const params = new URLSearchParams(location.hash.slice(1));
-  const token = params.get('operator');
+  const [, token] = /^#operator=([^&]+)/.exec(location.hash) ?? [];
   if (!token) return;
-  useOperatorToken(token);
+  useOperatorToken(decode(token));
   history.replaceState(null, '', `${location.pathname}${location.search}#/status`);
 }
 

@@ -114,7 +114,13 @@ export function Menu({ label, children, title }) {
     element.current.querySelector('summary').focus();
     event.stopPropagation();
   };
-  return html`<details class="menu" ref=${element} onKeyDown=${key}><summary class="button small" title=${title}>${label} <span aria-hidden="true">▾</span></summary><div class="popup">${children}</div></details>`;
+  const open = () => {
+    const { style } = element.current.lastChild;
+    style.translate = '';
+    const { left } = element.current.lastChild.getBoundingClientRect();
+    if (left < 0) style.translate = `${-left}px`;
+  };
+  return html`<details class="menu" ref=${element} onKeyDown=${key} onToggle=${open}><summary class="button small" title=${title}>${label} <span aria-hidden="true">▾</span></summary><div class="popup">${children}</div></details>`;
 }
 
 /** Modal dialog. The browser keeps the focus inside, and returns it after the dialog. */
@@ -235,9 +241,10 @@ export const Json = ({ value, label }) => html`<${Code} text=${JSON.stringify(va
 /** Error of a call: message, fields, reason and the id that the log of the server has. */
 export function ErrorBox({ error, title, onRetry, children }) {
   if (!error) return null;
+  const fields = (error.fields ?? []).filter(({ description }) => !error.message.includes(description));
   return html`<div class="box fail" role="alert">
     ${title && html`<strong>${title} </strong>`}<span>${error.message}</span>
-    ${error.fields?.length > 0 && html`<ul>${error.fields.map((field) => html`<li><code>${field.field}</code> ${field.description}</li>`)}</ul>`}
+    ${fields.length > 0 && html`<ul>${fields.map((field) => html`<li><code>${field.field}</code> ${field.description}</li>`)}</ul>`}
     <div class="row muted">${error.status > 0 && html`<span>status ${error.status}</span>`}${error.reason && html`<span>${error.reason}</span>`}
       ${error.requestId && html`<span>request <${Id} id=${error.requestId} name="request id" /></span>`}
       ${onRetry && html`<${Button} onClick=${onRetry}>Retry<//>`}${children}</div>
@@ -250,7 +257,7 @@ export const Empty = ({ children }) => html`<div class="empty">${children}</div>
 export const Loading = (props) => (props.error ? html`<${ErrorBox} ...${props} />` : html`<${Empty}>Loading…<//>`);
 
 /** Where credentials for the views of the operator are entered. */
-export const NeedsOperator = () => html`<p>This needs the scope <code>admin</code> or the operator token of the start: see <${Link} to=${['settings']}>Settings<//>.</p>`;
+export const NeedsOperator = () => html`<p>The rest needs the scope <code>admin</code>, or the operator token of the last start, which <${Link} to=${['settings']}>Settings<//> take.</p>`;
 
 /** Saves bytes or text as a file. The type is fixed: a `blob:` of HTML that a tab opens would run in this origin. */
 export function download(content, name) {

@@ -8,7 +8,7 @@ import { Button, CopyButton, ExternalLink, html, Json, Link, Loading, Section, T
 import { api, card as current, route, replaceRoute } from '../store.js';
 
 const CARD = '.well-known/agent-card.json';
-const LOOPBACK = /^(localhost|127\.|\[::1\])/;
+const CAPABILITIES = { streaming: 'streaming', pushNotifications: 'push notifications', extendedAgentCard: 'extended card' };
 const RAW = { '1.0': 'Card 1.0', 0.3: 'Card 0.3', merged: 'Card for both', extended: 'Extended card' };
 
 /** Returns problems that only a page can see: where the card says that the agent is, and where the page is. */
@@ -20,8 +20,6 @@ function pageChecks(card, root) {
     const path = `supportedInterfaces[${index}].url`;
     if (target.origin !== root.origin) problems.push({ path, problem: `has the origin ${target.origin}, but this page is at ${root.origin}`, remedy: 'set public_url, or let the proxy send Forwarded headers and trust it (trusted_proxies)' });
     else if (!target.pathname.startsWith(root.pathname.replace(/\/$/, ''))) problems.push({ path, problem: `has the path ${target.pathname}, but this page is below ${root.pathname}`, remedy: 'set public_url with this path' });
-    if (LOOPBACK.test(target.host) && !LOOPBACK.test(root.host)) problems.push({ path, problem: 'is a loopback address, which other machines cannot reach', remedy: 'set public_url' });
-    if (target.protocol === 'http:' && root.protocol === 'https:') problems.push({ path, problem: 'is http, but this page is https', remedy: 'set public_url with https' });
   }
   return problems;
 }
@@ -123,7 +121,7 @@ export function Card() {
     <dl class="facts">
       ${provider && html`<dt>provider</dt><dd>${link(provider.url, provider.organization)}</dd>`}
       ${card.documentationUrl && html`<dt>documentation</dt><dd>${link(card.documentationUrl)}</dd>`}
-      <dt>capabilities</dt><dd>${['streaming', 'pushNotifications', 'extendedAgentCard'].filter((name) => capabilities[name]).map((name) => ({ streaming: 'streaming', pushNotifications: 'push notifications', extendedAgentCard: 'extended card' })[name]).join(', ') || 'none'}</dd>
+      <dt>capabilities</dt><dd>${Object.entries(CAPABILITIES).filter(([name]) => capabilities[name]).map(([, label]) => label).join(', ') || 'none'}</dd>
       <dt>input</dt><dd>${(card.defaultInputModes ?? []).join(', ')}</dd><dt>output</dt><dd>${(card.defaultOutputModes ?? []).join(', ')}</dd>
       ${capabilities.extensions?.length > 0 && html`<dt>extensions</dt><dd>${capabilities.extensions.map((extension) => html`<div><code>${extension.uri}</code> ${extension.required ? 'required' : ''}</div>`)}</dd>`}
       <dt>credentials</dt><dd>${schemesOf(card).map(({ label }) => label).join(', ') || 'none needed'}</dd>

@@ -144,7 +144,7 @@ function Turn({ id, isCurrent, onAnswer }) {
     <header><span>task <code title=${task.id}>${shortId(task.id)}</code></span><${State} name=${task.status?.state} />
       ${created !== null && html`<span class="muted">${duration(updated - created)}</span>`}
       <${Link} to=${['task', task.id]} class="button small">Open<//>
-      <${TaskActions} task=${task} onRetried=${() => {}} /></header>
+      <${TaskActions} task=${task} /></header>
     ${(task.history ?? []).map((message) => html`<${Message} key=${message.messageId} message=${message} />`)}
     ${task.artifacts?.length > 0 && html`<div class="message"><div class="who">Agent</div><div class="body">${task.artifacts.map((artifact) => html`<${Artifact} key=${artifact.artifactId} artifact=${artifact} />`)}</div></div>`}
     ${task.status?.message && html`<${Message} message=${task.status.message} />`}
@@ -189,11 +189,12 @@ function useStickToEnd() {
   return element;
 }
 
-const EXAMPLES = ['hello', '/stream 10 200', '/ask Which city?', '/approve write_file', '/form', '/parts', '/fail no reason'];
+const EXAMPLES = ['hello', '/help', '/stream 10 200', '/ask Which city?', '/approve write_file', '/form', '/parts', '/fail no reason'];
 
 function Welcome({ onChoose }) {
-  const examples = (useValue(card)?.skills ?? []).flatMap((skill) => (skill.id === 'provoke' ? EXAMPLES : skill.examples ?? [])).slice(0, 12);
-  return html`<${Empty}><p>Send a message to begin a conversation.</p>
+  const { description, skills = [] } = useValue(card) ?? {};
+  const examples = skills.flatMap((skill) => (skill.id === 'provoke' ? EXAMPLES : skill.examples ?? [])).slice(0, 12);
+  return html`<${Empty}>${description && html`<p>${description}</p>`}<p>Send a message to begin a conversation.</p>
     ${examples.length > 0 && html`<p>Examples:</p><p class="row">${examples.map((text) => html`<${Button} key=${text} onClick=${() => onChoose(text)}>${text}<//>`)}</p>`}<//>`;
 }
 
@@ -213,8 +214,7 @@ function Conversation({ context, list, skill }) {
   const ids = context ? [...list.rows.values()].filter((row) => row.context === context).sort((a, b) => a.created - b.created).map((row) => row.id) : [];
   const open = ids.findLast((id) => {
     const { task } = feedOf(id);
-    const row = list.rows.get(id);
-    return task ? !isTerminal(task) : row ? !stateOf(row.state).isTerminal : true;
+    return task ? !isTerminal(task) : !stateOf(list.rows.get(id).state).isTerminal;
   });
   const feed = open ? feedOf(open) : null;
   useValue(feed?.version);

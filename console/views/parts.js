@@ -4,7 +4,8 @@
 import { useEffect, useState } from '../vendor/hooks.js';
 import { size } from '../model.js';
 import { fileName, safeLink } from '../text.js';
-import { Button, CopyButton, download, ExternalLink, html, Id, Json, Prose } from '../ui.js';
+import { Button, CopyButton, download, ExternalLink, html, Id, Json, Prose, useValue } from '../ui.js';
+import { isOperator } from '../store.js';
 
 const IMAGES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
 const MAX_IMAGE_BYTES = 5_000_000;
@@ -73,13 +74,20 @@ export function Part({ part }) {
 
 const Parts = ({ parts }) => (parts ?? []).map((part, index) => html`<${Part} key=${index} part=${part} />`);
 
+/** Error id of a failure, and how its cause is found. */
+export function ErrorId({ id }) {
+  return html`<${Id} id=${id} name="error id" /> ${useValue(isOperator)
+    ? html`<span class="muted">the log has the cause: <${Id} id=${`a2a admin error ${id}`} name="command" /></span>`
+    : html`<span class="muted">the operator finds the cause by it</span>`}`;
+}
+
 export function Message({ message, who = 'You' }) {
   const isUser = message.role === 'ROLE_USER';
   const { errorId } = message.metadata ?? {};
   return html`<div class=${isUser ? 'message user' : 'message'}>
     <div class="who">${isUser ? who : 'Agent'}</div>
     <div class="body"><${Parts} parts=${message.parts} />
-      ${typeof errorId === 'string' && html`<div class="row">error id <${Id} id=${errorId} name="error id" /></div>`}
+      ${typeof errorId === 'string' && html`<div class="row">error id <${ErrorId} id=${errorId} /></div>`}
     </div>
   </div>`;
 }

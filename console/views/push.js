@@ -4,7 +4,7 @@ import { useEffect, useState } from '../vendor/hooks.js';
 import { isRefused } from '../api.js';
 import { duration, shortId } from '../model.js';
 import { Age, announce, Button, Confirm, Empty, ErrorBox, Field, html, Id, Link, NeedsOperator, Table, typed, usePoll, useValue } from '../ui.js';
-import { api, card, now, operator, operatorApi, replaceRoute, route } from '../store.js';
+import { api, card, now, operator, operatorApi, probeOperator, replaceRoute, route, taskPath } from '../store.js';
 
 /** States of deliveries, with their colors. */
 const STATES = { waiting: 'ask', leased: 'busy', dead: 'fail', idle: 'muted' };
@@ -13,16 +13,18 @@ const MAX_DELIVERIES = 1000;
 
 function Delivery({ delivery, onRetry }) {
   const { state, last } = delivery;
+  // Events before the registration count as delivered.
+  const left = delivery.events - delivery.delivered;
   return html`<tr>
     <td><span class=${`state ${STATES[state]}`}>${state}</span>${delivery.reason && html`<div class="muted">${delivery.reason}</div>`}</td>
     <td><code>${delivery.url}</code><div class="muted">config ${shortId(delivery.config)}${delivery.owner ? ` · ${delivery.owner}` : ''}</div></td>
     <td class="nowrap"><${Link} to=${['task', delivery.task]} query=${{ owner: delivery.owner, tenant: delivery.tenant, of: delivery.agent }}>${shortId(delivery.task)}<//></td>
-    <td class="number">${delivery.delivered} of ${delivery.events}</td>
+    <td class="number">${left}</td>
     <td class="number">${delivery.attempts}</td>
     <td>${last ? html`${last.error ?? `status ${last.status}`} <span class="muted"><${Age} at=${last.at} /> ago</span>` : 'not tried yet'}</td>
     <td class="nowrap">${delivery.due && state !== 'dead' ? html`<${Due} at=${Date.parse(delivery.due)} />` : '–'}</td>
     <td class="number nowrap">${delivery.lag_seconds === null ? '–' : duration(delivery.lag_seconds * 1000)}</td>
-    <td>${delivery.events !== delivery.delivered && html`<${Button} onClick=${onRetry}>Retry<//>`}</td>
+    <td>${left > 0 && html`<${Button} onClick=${onRetry}>Retry<//>`}</td>
   </tr>`;
 }
 
@@ -42,7 +44,7 @@ async function retry(body, onDone) {
 }
 
 /** Deliveries with a button that makes each due at once. `onDone` is called after that, with the error or `null`. */
-export const Deliveries = ({ deliveries, onDone }) => html`<${Table} label="Deliveries" class="rows wide" head="State|Receiver|Task|#Delivered|#Attempts|Last attempt|Next|#Lag|Actions">
+export const Deliveries = ({ deliveries, onDone = () => {} }) => html`<${Table} label="Deliveries" class="rows wide" head="State|Receiver|Task|#Undelivered|#Attempts|Last attempt|Next|#Lag|Actions">
   ${deliveries.map((delivery) => {
     const { agent, owner, tenant, task, config } = delivery;
     return html`<${Delivery} key=${`${agent}/${task}/${config}`} delivery=${delivery} onRetry=${() => retry({ agent, owner, tenant, task, config }, onDone)} />`;
@@ -66,6 +68,7 @@ export function Push() {
       } while (after && found.length < MAX_DELIVERIES);
       setDeliveries(found);
       setError(null);
+      void probeOperator();
     } catch (failure) {
       setError(failure);
     }
@@ -77,7 +80,7 @@ export function Push() {
     <div class="row"><h1 class="grow">Push notifications</h1>
       ${status?.push && html`<span class="muted">${status.push.due ?? 0} due · ${status.push.dead ?? 0} dead</span>`}
       ${['', ...Object.keys(STATES)].map((name) => html`<${Button} aria-pressed=${state === name} onClick=${() => replaceRoute(['push'], { state: name })}>${name || 'all'}<//>`)}
-      <${Button} onClick=${() => setIsAsking(true)}>Retry all dead<//></div>
+      <${Button} disabled=${!deliveries?.some((delivery) => delivery.state === 'dead')} onClick=${() => setIsAsking(true)}>Retry all dead<//></div>
     <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${load} />
     ${isRefused(error) && html`<${NeedsOperator} />`}
     ${deliveries?.length === 0 && html`<${Empty}><p>${state ? `No delivery is ${state}.` : 'No task has a receiver.'}</p><p>A receiver for trying it out:</p><div class="row"><${Id} id="a2a listen --port 9000" name="command" /></div><//>`}
@@ -94,7 +97,7 @@ export function TaskPush({ task, deliveries }) {
   const [configs, setConfigs] = useState(null);
   const [error, setError] = useState(null);
   const [draft, setDraft] = useState({ url: '', token: '' });
-  const path = `tasks/${encodeURIComponent(task.id)}/pushNotificationConfigs`;
+  const path = `${taskPath(task.id)}/pushNotificationConfigs`;
   const call = async (action) => {
     try {
       await action();

@@ -26,7 +26,7 @@ function Login({ error, onDone }) {
     onDone?.();
   };
   return html`<form class="stack" onSubmit=${submit} autocomplete="off">
-    ${error && html`<p class=${error.status ? 'box fail' : 'box'} role=${error.status ? 'alert' : undefined}>${error.message}${error.challenge && html`<br /><code>${error.challenge}</code>`}</p>`}
+    ${error?.message && html`<p class="box fail" role="alert">${error.message}${error.challenge && html`<br /><code>${error.challenge}</code>`}</p>`}
     ${choices.length > 1 && html`<${Field} label="Scheme"><select value=${String(index)} onChange=${typed((value) => setIndex(Number(value)))}>${options(choices.map(({ label }) => label))}</select><//>`}
     ${scheme.kind === 'basic' && html`<${Field} label="Name"><input value=${user} required onInput=${typed(setUser)} /><//>`}
     <${Field} label=${scheme.kind === 'basic' ? 'Password' : scheme.label}><input type="password" required autocomplete="off" value=${secret} onInput=${typed(setSecret)} /><//>
@@ -66,7 +66,7 @@ function Operator() {
     setDraft('');
   };
   return html`<${Section} title="Operator" class="box stack">
-    <p>${isFull ? 'You see the tasks and deliveries of all owners.' : 'The operator views need credentials with the scope admin, or the operator token that the server prints at its start, in the URL behind the #.'}</p>
+    <p>${isFull ? 'You see the tasks and deliveries of all owners.' : 'The views of operators need credentials with the scope admin, or the token that the server prints at its start, in the URL behind the #.'}</p>
     <form class="row" onSubmit=${submit}><${Field} label="Operator token"><input type="password" required autocomplete="off" value=${draft} onInput=${typed(setDraft)} /><//><button type="submit">Use</button>
       ${token && html`<${Button} class="" onClick=${() => useOperatorToken(null)}>Forget operator token<//>`}</form><//>`;
 }

@@ -74,7 +74,7 @@ function Latencies() {
 export function Status() {
   const status = useValue(operator);
   const error = useValue(operatorError);
-  const dropped = html`<${ErrorBox} error=${useValue(rejection)} title="The operator token was dropped: use that of the last start of the server." />`;
+  const dropped = html`<${ErrorBox} error=${useValue(rejection)} title="The operator token was dropped." />`;
   // A refused caller enters credentials first.
   const isPolled = Boolean(status) || !isRefused(error);
   usePoll(() => isPolled && probeOperator(), POLL_MS, [isPolled]);
@@ -85,7 +85,7 @@ export function Status() {
     <div class="row"><h1>Status</h1>${error ? '' : status.ready ? html`<span class="ok state">✓ ready</span>` : html`<span class="fail state">✗ not ready${status.reason ? `: ${status.reason}` : ''}</span>`}${status.draining && html`<span class="ask state">draining</span>`}<span class="grow"></span>
       <${PageLink} path="metrics">Metrics<//>${server.docs && html`<${PageLink} path="docs/">API documents<//>`}</div>
     ${dropped}<${ErrorBox} error=${error} title="The status is not up to date." />
-    ${access === 'counts' && html`<p class="box">Without credentials, only counts are shown. The rest needs the operator token: open the URL that the server prints at its start, or enter the token in <${Link} to=${['settings']}>Settings<//>.</p>`}
+    ${access === 'counts' && html`<div class="box">Without credentials, only counts are shown.<${NeedsOperator} /></div>`}
     <div class="tiles">${status.build && html`<${Tile} name="version">${status.build.version ?? '–'}<//>`}
       ${status.uptime_seconds !== undefined && html`<${Tile} name="uptime">${duration(status.uptime_seconds * 1000)}<//>`}
       <${Tile} name="running turns">${totals.turns ?? 0}<//><${Tile} name="queued turns">${totals.queued ?? 0}<//>

@@ -3,12 +3,12 @@
 import { useEffect, useMemo, useState } from '../vendor/hooks.js';
 import { signal } from '../vendor/signals.js';
 import { sleep } from '../api.js';
-import { duration, errorIdOf, grouped, isInterrupted, isTerminal, shortId, size, stateOf, summary, TaskLog, timelineRows, timeOfId, turnsOf } from '../model.js';
+import { duration, errorIdOf, grouped, isInterrupted, isTerminal, shortId, size, stateOf, summary, TaskLog, timelineRows, timeOf, timeOfId, turnsOf } from '../model.js';
 import { Button, Clock, CopyButton, ErrorBox, html, Id, Link, Loading, Menu, options, Section, State, Table, Tabs, typed, useRun, useValue } from '../ui.js';
 import { answerTo, api, go, isOperator, now, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
 import { curl, grpcurl, python, a2a } from '../copy.js';
 import { FeedState, Question, TaskActions } from './chat.js';
-import { Artifact, Message, Part } from './parts.js';
+import { Artifact, ErrorId, Message, Part } from './parts.js';
 import { Deliveries, TaskPush } from './push.js';
 import { Wire } from './wire.js';
 
@@ -79,8 +79,7 @@ function Facts({ task, facts, log }) {
     <${Fact} name="conversation"><${Link} to=${['chat', task.contextId]}>${shortId(task.contextId)}<//><//>
     ${created !== null && html`<${Fact} name="time"><${Clock} at=${created} /> for ${duration(end - created)}<//>`}
     <${Fact} name="events">${grouped(log.events.length)}<//>
-    ${errorId && html`<${Fact} name="error id"><${Id} id=${errorId} name="error id" />
-      <span class="muted">${facts ? 'the log has the cause under it' : 'the operator finds the cause by it'}</span><//>`}
+    ${errorId && html`<${Fact} name="error id"><${ErrorId} id=${errorId} /><//>`}
     ${facts?.task && html`<${Fact} name="owner">${facts.task.owner || '—'}${facts.task.tenant ? ` · tenant ${facts.task.tenant}` : ''}<//>`}
     ${turn && html`<${Fact} name="last turn">${[turn.caller && `caller ${turn.caller}`, turn.binding && `${turn.binding} ${turn.version ?? ''}`, `attempt ${turn.attempt ?? 1}`, turn.reason && turn.reason !== 'none' && `reason ${turn.reason}`, turn.tokens?.input && `${turn.tokens.input} + ${turn.tokens.output} tokens`, turn.trace && `trace ${turn.trace}`].filter(Boolean).join(' · ')}<//>`}
   </dl>`;
@@ -88,14 +87,13 @@ function Facts({ task, facts, log }) {
 
 /** Turns from the operator API with exact times, otherwise from the statuses of the log. */
 function spansOf(log, facts, current) {
-  const ms = (text) => (text ? Date.parse(text) : null);
   if (facts?.turns?.length > 0) {
     return facts.turns.map((turn, index) => {
-      const begun = ms(turn.begun) ?? ms(turn.queued);
-      const ended = ms(turn.ended) ?? current;
-      const before = ms(facts.turns[index - 1]?.ended);
+      const begun = timeOf(turn.begun) ?? timeOf(turn.queued);
+      const ended = timeOf(turn.ended) ?? current;
+      const before = timeOf(facts.turns[index - 1]?.ended);
       const segments = [
-        { name: 'queued', from: ms(turn.queued) ?? begun, to: begun },
+        { name: 'queued', from: timeOf(turn.queued) ?? begun, to: begun },
         { name: turn.attempt > 1 ? `ran (attempt ${turn.attempt})` : 'ran', from: begun, to: ended },
       ];
       return { segments: segments.filter(({ from, to }) => to >= from && from !== null), from: segments[0].from, to: ended, waited: before === null ? 0 : Math.max(0, segments[0].from - before), end: turn.outcome && `TASK_STATE_${turn.outcome.toUpperCase()}`, errorId: turn.error_id };
@@ -150,7 +148,7 @@ function Timeline({ log, task, facts }) {
   const text = find.trim().toLowerCase();
   const shown = timed.filter((row) => (!kind || row.kind === kind) && (!text || JSON.stringify(row.events.map(({ response }) => response)).toLowerCase().includes(text)));
   return html`<div class="stack">
-    ${log.hasGap && html`<p class="box ask">The server no longer has the begin of this log: it begins with a snapshot. Logs are kept for a time after the end of a task (retention.logs).</p>`}
+    ${log.hasGap && html`<p class="box ask">This log begins with a snapshot: earlier events are kept for a time after the end of a task (retention.logs).</p>`}
     <${Turns} log=${log} facts=${facts} />
     <section class="stack"><div class="row"><h2 class="grow">Events</h2>
       <select class="small" aria-label="Kind of event" value=${kind} onChange=${typed(setKind)}>${options(KINDS)}</select>
@@ -170,7 +168,7 @@ function Timeline({ log, task, facts }) {
 function Result({ task, who }) {
   const { artifacts = [], history = [], status, metadata } = task;
   return html`<div class="stack">
-    ${status?.message && html`<${Section} title="Status message"><${Message} message=${status.message} /><//>`}
+    ${status?.message && html`<${Section} title="Status message"><${Message} message=${{ ...status.message, metadata: null }} /><//>`}
     <${Section} title="Artifacts">${artifacts.length === 0 ? html`<p class="muted">None.</p>` : artifacts.map((artifact) => html`<${Artifact} key=${artifact.artifactId} artifact=${artifact} />`)}<//>
     <${Section} title="History">${history.map((message) => html`<${Message} key=${message.messageId} message=${message} who=${who} />`)}<//>
     ${metadata && Object.keys(metadata).length > 0 && html`<${Section} title="Metadata"><${Part} part=${{ data: metadata }} /><//>`}
@@ -198,7 +196,7 @@ function OperatorTask({ id, query }) {
   const task = facts.snapshot ?? feed.log.task ?? { id, contextId: context, status: { state, timestamp: updated } };
   return html`<div class="view"><div class="row"><${Title} id=${id} state=${state} /><span class="grow"></span>${owner === '' && html`<${Link} to=${['task', id]} class="button small">Open as own task<//>`}</div>
     <${Details} task=${task} facts=${facts} feed=${feed} query=${Object.fromEntries(query)} who="Client"
-      push=${facts.push.length > 0 ? html`<${Deliveries} deliveries=${facts.push} onDone=${() => {}} />` : html`<p class="muted">No receiver is registered for this task.</p>`}>${message && html`<p class=${stateOf(state).tone === 'fail' ? 'box fail' : 'box'}>${message}</p>`}<//></div>`;
+      push=${facts.push.length > 0 ? html`<${Deliveries} deliveries=${facts.push} />` : html`<p class="muted">No receiver is registered for this task.</p>`}>${message && html`<p class=${stateOf(state).tone === 'fail' ? 'box fail' : 'box'}>${message}</p>`}<//></div>`;
 }
 
 export function Task() {

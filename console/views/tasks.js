@@ -6,7 +6,7 @@ import { Age, Button, Check, Empty, ErrorBox, html, Link, Menu, options, State, 
 import { agents, allTasks, api, closeAllTasks, go, isOperator, now, ownTasks, replaceRoute, route } from '../store.js';
 
 const PRESET_WORDS = { 'in-flight': 'In flight', waits: 'Waits for client', failed: 'Failed' };
-const SINCE = { '': 'Any time', 900: '15 minutes', 3600: '1 hour', 86400: '1 day', 604800: '7 days' };
+const SINCE = { 900: '15 minutes', 3600: '1 hour', 86400: '1 day', 604800: '7 days' };
 
 function filterOf(query) {
   const states = (query.get('state') ?? '').split(',').filter(Boolean).flatMap((name) => PRESETS[name] ?? [name]);
@@ -15,7 +15,8 @@ function filterOf(query) {
 
 function Filters({ query, isAll, count, list, children }) {
   const current = query.get('state') ?? '';
-  const states = current.split(',').filter(Boolean);
+  const { states } = filterOf(query);
+  const isPreset = (name) => states.length > 0 && states.every((state) => PRESETS[name].includes(state));
   const set = (change) => replaceRoute(['tasks'], { ...Object.fromEntries(query), ...change });
   const toggle = (name) => set({ state: states.includes(name) ? states.filter((other) => other !== name).join(',') : [...states, name].join(',') });
   const listState = useValue(list.state);
@@ -26,10 +27,10 @@ function Filters({ query, isAll, count, list, children }) {
       ${useValue(isOperator) && html`<${Check} checked=${isAll} set=${(value) => set({ all: value ? '1' : '', owner: '' })}>all owners<//>`}</div>
     <div class="row">
       <input id="find" type="search" class="grow" aria-label="Find by id, context, error id or text" placeholder="id, error id or text" value=${query.get('find') ?? ''} onInput=${typed((value) => set({ find: value }))} />
-      ${Object.entries(PRESET_WORDS).map(([name, word]) => html`<${Button} aria-pressed=${current === name} onClick=${() => set({ state: current === name ? '' : name })}>${word}<//>`)}
+      ${Object.entries(PRESET_WORDS).map(([name, word]) => html`<${Button} aria-pressed=${isPreset(name)} onClick=${() => set({ state: isPreset(name) ? '' : name })}>${word}<//>`)}
       <${Menu} label=${states.length > 0 && !PRESETS[current] ? `States (${states.length})` : 'States'}>${Object.entries(STATES).map(([name, { word }]) =>
         html`<${Check} checked=${states.includes(name)} onChange=${() => toggle(name)}>${word}<//>`)}<//>
-      <select class="small" aria-label="Changed since" value=${query.get('since') ?? ''} onChange=${typed((value) => set({ since: value }))}>${options(SINCE)}</select>
+      <select class="small" aria-label="Changed since" value=${query.get('since') ?? ''} onChange=${typed((value) => set({ since: value }))}><option value="">Any time</option>${options(SINCE)}</select>
       ${isAll && html`<input class="small" aria-label="Owner" placeholder="owner" value=${query.get('owner') ?? ''} onInput=${typed((value) => set({ owner: value }))} />`}
     </div>
   </div>`;
@@ -42,8 +43,8 @@ function Row({ row, index, isAll }) {
   const open = (event) => {
     if (!event.target.closest('a') && String(getSelection()) === '') go(to, query);
   };
-  const isDone = stateOf(row.state).isTerminal || stateOf(row.state).isInterrupted;
-  const took = isDone && row.created !== null ? duration(row.updated - row.created) : html`<${Running} since=${row.created} />`;
+  const { isTerminal, isInterrupted } = stateOf(row.state);
+  const took = (isTerminal || isInterrupted) && row.created !== null ? duration(row.updated - row.created) : html`<${Running} since=${row.created} />`;
   const link = html`<${Link} to=${to} query=${query} class="row-focus mono">${shortId(row.id)}<//>`;
   const message = row.errorId ? `error ${shortId(row.errorId)} · ${row.message}` : row.message || row.asked;
   return html`<div class=${`list-row task ${isAll ? 'all' : 'own'}`} role="row" key=${row.id} data-index=${index} aria-rowindex=${index + 2} onClick=${open}>

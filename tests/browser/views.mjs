@@ -30,8 +30,13 @@ async function views(server) {
     'tasks-all': '#/tasks?all=1', 'task-operator': `#/task/${made.twice.id}?of=default`, 'task-operator-wire': `#/task/${made.twice.id}/wire?of=default`, 'task-operator-failed': `#/task/${made['/panic'].id}?of=default`, 'task-delivery': `#/task/${made.refused.id}/push?of=default`,
     'composer-options': ['#/chat', (page) => page.getByRole('button', { name: 'Options' }).click()],
     'dialog-keys': ['#/chat', (page) => page.getByRole('button', { name: 'Keys' }).click()],
-    'dialog-login': ['#/tasks', (page) => page.getByRole('button', { name: 'Sign in' }).click()],
+    'dialog-login': ['#/tasks', async (page, proxy) => {
+      proxy.respond = ({ url }) => (/tasks\?/.test(url) ? [401, { 'www-authenticate': 'Bearer' }] : null);
+      await page.getByRole('dialog').waitFor();
+      proxy.respond = () => null;
+    }],
     'menu-copy': [`#/task/${made['/stream'].id}`, (page) => page.getByText('Copy the call').click()],
+    'menu-states': ['#/tasks', (page) => page.getByText('States', { exact: true }).click()],
     'card-probe': ['#/card', async (page) => {
       await page.getByRole('button', { name: 'Probe' }).first().waitFor();
       await page.getByText('Loading…').waitFor({ state: 'detached' });
@@ -59,14 +64,16 @@ const FORMS = {
 };
 const axe = readFileSync(path.join(here, 'node_modules/axe-core/axe.min.js'), 'utf8');
 
-/** Returns what scrolls sideways or moves in a page. */
+/** Returns what scrolls sideways, is cut at an edge, or moves in a page. */
 function layoutProblems() {
   const name = (element) => `${element.tagName.toLowerCase()}.${element.className} ${element.getAttribute('aria-label') ?? ''}`;
   return [...document.querySelectorAll('*')].flatMap((element) => {
     const { overflowX, animationName, transitionDuration, scrollBehavior } = getComputedStyle(element);
     const canScroll = element === document.documentElement || ['auto', 'scroll'].includes(overflowX);
     const overflow = element.scrollWidth - element.clientWidth;
+    const { left, right } = element.getBoundingClientRect();
     return [
+      ...(element.matches('[open] > .popup') && (left < 0 || right > innerWidth) ? [`${name(element)} is cut`] : []),
       ...(canScroll && overflow > 0 ? [`${name(element)} scrolls ${overflow} px sideways`] : []),
       ...(animationName !== 'none' || transitionDuration !== '0s' || scrollBehavior !== 'auto' ? [`${name(element)} moves`] : []),
     ];
@@ -75,7 +82,7 @@ function layoutProblems() {
 
 for (const [form, options] of Object.entries(FORMS)) {
   // axe-core inserts HTML, which the policy of the page forbids. The probe of 0.3 reads an extended card, which the demo agent has not.
-  await test(`views are accessible: ${form}`, shown, { expects: /policy|\/v1\/card/, bypassCSP: true, reducedMotion: 'reduce', ...options }, async (session) => {
+  await test(`views are accessible: ${form}`, shown, { expects: /policy|\/v1\/card|status of 401/, bypassCSP: true, reducedMotion: 'reduce', ...options }, async (session) => {
     const { page } = session;
     const violations = [];
     const all = [['status-counts', '#/status'], ['push-refused', '#/push'], ...Object.entries(hashes)];
@@ -83,7 +90,7 @@ for (const [form, options] of Object.entries(FORMS)) {
       const [hash, act] = [view].flat();
       if (name === 'chat-new') await page.goto(`${session.proxy.page}#operator=${operatorToken('shown')}`);
       await session.goto(hash);
-      await act?.(page);
+      await act?.(page, session.proxy);
       await sleep(400);
       if (form !== 'zoomed' && session.proxy.prefix === '') await session.screenshot(`console-${name}-${form.replace(' ', '-')}`);
       violations.push(...(await page.evaluate(layoutProblems)).map((problem) => `${name}: ${problem}`));
