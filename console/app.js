@@ -4,7 +4,7 @@ import { render } from './vendor/preact.js';
 import { useEffect, useState } from './vendor/hooks.js';
 import { visible } from './text.js';
 import { announce, Button, Dialog, Empty, Guard, html, Link, Menu, typed, usePoll, useValue } from './ui.js';
-import { agent, agents, card, challenge, connection, epoch, forget, go, isOperator, listen, operator, ping, prefer, preferences, route, segmentsOf, session, start } from './store.js';
+import { agent, agents, card, challenge, connection, epoch, forget, go, isOperator, listen, operator, ping, PING_MS, prefer, preferences, route, segmentsOf, session, start } from './store.js';
 import { Card, schemesOf } from './views/card.js';
 import { Chat, newConversation } from './views/chat.js';
 import { Push } from './views/push.js';
@@ -25,8 +25,6 @@ const VIEWS = {
 
 const THEMES = { auto: 'light', light: 'dark', dark: 'auto' };
 const CONNECTIONS = { live: ['ok', '●', 'connected'], offline: ['fail', '○', 'offline'], unauthorized: ['ask', '○', 'sign in'], connecting: ['muted', '○', 'connecting'] };
-
-const PING_MS = 5000;
 
 /** Names of the views that the caller can use, in the order of the keys 1 to 6. */
 const available = () => Object.entries(VIEWS).filter(([, view]) => !view.isHidden && (!view.isFor || view.isFor.peek()));

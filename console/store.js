@@ -213,8 +213,9 @@ export async function probeOperator() {
 /** Path of an agent below the page. URLs of the catalog are those of the public URL, which the page need not have. */
 const pathOf = ({ id, url }) => (String(url ?? '').endsWith(`/${encodeURIComponent(id)}`) ? `./${encodeURIComponent(id)}/` : './');
 
-/** Asks whether the server responds, for views that send no requests. */
-export const ping = () => rootApi.fetch('healthz').catch(() => {});
+export const PING_MS = 3000;
+/** Asks whether the server responds, for views that send no requests. Ends in time: a browser has six connections to a server. */
+export const ping = () => rootApi.fetch('healthz', { signal: AbortSignal.timeout(PING_MS) }).catch(() => {});
 
 const RESTART_MS = 3000;
 let restarting;

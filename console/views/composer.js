@@ -10,10 +10,8 @@ const SECRET = 'urn:a2a-service:secret:v1';
 
 const BINDINGS = { rest: '1.0 HTTP+JSON', jsonrpc: '1.0 JSON-RPC', 0.3: '0.3 JSON-RPC' };
 
-const NO_OPTIONS = {
-  binding: 'rest', hasKey: true, isSecret: false, returnImmediately: false,
-  skill: '', modes: '', metadata: '', extensions: '', pushUrl: '', pushToken: '',
-};
+/** Options of a message, without those that are not set at first. */
+const NO_OPTIONS = { binding: 'rest', hasKey: true, modes: '', metadata: '', extensions: '' };
 
 /** Returns a JSON value, or `{error}`. An empty text is no value. */
 function parseJson(text, kind) {
