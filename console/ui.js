@@ -257,7 +257,7 @@ export const Empty = ({ children }) => html`<div class="empty">${children}</div>
 export const Loading = (props) => (props.error ? html`<${ErrorBox} ...${props} />` : html`<${Empty}>Loading…<//>`);
 
 /** Where credentials for the views of the operator are entered. */
-export const NeedsOperator = () => html`<p>The rest needs the scope <code>admin</code>, or the operator token of the last start, which <${Link} to=${['settings']}>Settings<//> take.</p>`;
+export const NeedsOperator = () => html`<p>All of it needs the scope <code>admin</code>, or the operator token of the last start: see <${Link} to=${['settings']}>Settings<//>.</p>`;
 
 /** Saves bytes or text as a file. The type is fixed: a `blob:` of HTML that a tab opens would run in this origin. */
 export function download(content, name) {
