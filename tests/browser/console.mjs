@@ -38,6 +38,8 @@ const bodies = (session, ending) => session.proxy.requests.filter(({ method, url
 const sends = (session) => [...bodies(session, 'message:stream'), ...bodies(session, 'message:send')];
 
 const demo = await new Server(program, { args: ['--limits-body-bytes', '1MiB', '--limits-streams', '1000'] }).start();
+/** A task with a long log, which grows while the first tests run. */
+const long = await demo.send('/stream 10200 1');
 
 await test('a message is answered, and a stream grows', demo, {}, async (session) => {
   const echo = await session.sendNew('hello');
@@ -282,7 +284,8 @@ await test('a busy server is asked again as late as it wants', demo, { expects: 
   await demo.json(`tasks/${id}:cancel`, { body: {} });
 });
 
-await test('a stream is closed while the tab is hidden', demo, {}, async (session) => {
+// These two wait for most of their time: the tests below run meanwhile.
+const hidden = test('a stream is closed while the tab is hidden', demo, {}, async (session) => {
   const id = (await demo.send('/slow 60')).id;
   await session.goto(`#/task/${id}`);
   const streams = () => [...session.proxy.open].filter(({ url }) => url.includes(':subscribe')).length;
@@ -299,7 +302,7 @@ await test('a stream is closed while the tab is hidden', demo, {}, async (sessio
   await session.page.locator('h1 .state', { hasText: 'canceled' }).waitFor();
 });
 
-await test('a proxy that forwards nothing is noticed', demo, { expects: /ERR_/ }, async (session) => {
+const stalled = test('a proxy that forwards nothing is noticed', demo, { expects: /ERR_/ }, async (session) => {
   const id = (await demo.send('/slow 100')).id;
   await session.goto(`#/task/${id}`);
   const opened = () => session.proxy.requests.filter(({ url }) => url.includes(':subscribe')).length;
@@ -337,7 +340,7 @@ await test('a killed server loses nothing', durable, { expects: /ERR_|status of 
 });
 
 await test('a long log is one row', demo, {}, async (session) => {
-  const { id } = await demo.send('/stream 10200 1');
+  const { id } = long;
   await session.reached(id, 'COMPLETED', 120_000);
   const { length } = await eventsOf(demo, `tasks/${id}:subscribe?lastEventId=${id}.0.0`, { headers: { 'a2a-version': '1.0' } });
   await session.goto('#/settings');
@@ -473,11 +476,12 @@ await test('hostile texts are shown as text', hostile, {}, async (session) => {
   /** The form in which a text is shown: what is invisible as an escape. */
   const shown = (text) => text.replaceAll('\u202E', '\\u202E').replaceAll('\u0000', '\\0').replaceAll('\u001b', '\\x1b').replaceAll('\u0007', '\\u0007');
   for (const [index, id] of ids.entries()) {
-    for (const tab of ['result', 'timeline', 'wire']) {
-      await session.goto(`#/task/${id}/${tab}`);
-      await page.locator('h1 .state', { hasText: 'completed' }).waitFor();
+    await session.goto(`#/task/${id}/result`);
+    for (const [tab, content] of Object.entries({ result: '.artifact', timeline: 'table.events tbody tr', wire: '.wire .detail pre' })) {
+      await page.getByRole('link', { name: new RegExp(`^${tab}$`, 'i') }).click();
+      await page.locator(content).first().waitFor();
       if (tab === 'result') {
-        await page.locator('.artifact').first().waitFor();
+        await page.locator('h1 .state', { hasText: 'completed' }).waitFor();
         const text = await page.locator('.artifact .prose').first().textContent();
         assert.equal(text, shown(CORPUS[index]), `text ${index}`);
         assert.ok((await page.locator('.artifact .caption').first().textContent()).includes(shown(CORPUS[index])), `name ${index}`);
@@ -1032,4 +1036,5 @@ await test('the policy blocks scripts, HTML and other hosts', demo, { expects: /
   await until('the violations are recorded', () => session.recorder.problems.filter((problem) => problem.startsWith('policy')).length >= 3);
 });
 
+await Promise.all([hidden, stalled]);
 await end();

@@ -1,5 +1,5 @@
 // Tests with a page of the console in headless Chromium, for console.mjs and views.mjs: PROGRAM CHROMIUM DIRECTORY [FILTER]
-// Each test runs at `/` and behind a proxy that removes the prefix /pre/fix. A violation of the policy of the page, an error, a
+// A test runs at `/` and behind a proxy that removes the prefix /pre/fix. A violation of the policy of the page, an error, a
 // dialog, or a request to another origin fails the test in which it happens. Prints a line for each test, which scripts/browser
 // counts, and writes screenshots to the directory.
 
@@ -95,9 +95,9 @@ async function open(server, prefix, contextOptions) {
   return new Session(server, proxy, context, page, recorder, cdp);
 }
 
-/** Runs a test with a console of a server. `expects`: problems that the test causes. */
-export async function test(name, server, { expects, ...options }, body) {
-  for (const prefix of ['', '/pre/fix']) {
+/** Runs a test with a console of a server. `expects`: problems that the test causes. `prefixes`: of the paths of the page. */
+export async function test(name, server, { expects, prefixes = ['', '/pre/fix'], ...options }, body) {
+  for (const prefix of prefixes) {
     const title = `console${prefix}: ${name}`;
     if (!title.includes(filter)) continue;
     let session;
