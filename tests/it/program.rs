@@ -322,10 +322,12 @@ async fn printed_commands_work() {
     ] {
         let (_server, lines) = startup(directory, &flags, variables).await;
         let text = lines.join("\n");
-        for part in &parts {
+        let url = lines[0].strip_prefix("listening on ").unwrap();
+        let console = format!("\nOpen {url}/ in a browser for the console.\n");
+        for part in parts.iter().copied().chain([&*console]) {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(lines.len() <= 16 && !text.contains("configuration file:"), "{text}");
+        assert!(lines.len() <= 17 && !text.contains("configuration file:"), "{text}");
         let paths = [env!("CARGO_BIN_EXE_a2a"), directory.to_str().unwrap()];
         let short = paths.iter().fold(text.clone(), |text, path| text.replace(path, "a2a"));
         assert!(short.lines().all(|line| line.chars().count() <= 100), "{text}");

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, net::SocketAddr, path::Path};
 use crate::{
     base::stderr::shell_command,
     cli::config::{Certificate, Config, Origin},
-    server::{self, ClientAuth, Tls},
+    server::{self, ClientAuth, Console, Tls},
     service::auth::list_tokens,
 };
 
@@ -79,14 +79,19 @@ impl Banner<'_> {
         for path in self.paths {
             _ = writeln!(text, "  {program} send {url}{path} hello{a2a}{flag}");
         }
-        text + &format!(
+        _ = write!(
+            text,
             r"  curl{curl} {url}/message:send {json} \
 {header}    -d '{MESSAGE}'
   grpcurl{grpcurl} \
 {header}    -d '{MESSAGE}' \
     {authority} lf.a2a.v1.A2AService/SendMessage
 "
-        )
+        );
+        if cfg!(feature = "console") && self.config.console != Some(Console::Off) {
+            _ = writeln!(text, "Open {url}/ in a browser for the console.");
+        }
+        text
     }
 
     /// Returns the variable with a token for the examples, and a line that sets it. Empty if calls need none.
