@@ -246,6 +246,7 @@ impl TargetPolicy {
         let Some((host, port)) = url.host().zip(url.port_or_known_default()) else {
             return refuse("must be an absolute URL with https");
         };
+        let entry = format!("`{}{host}:{port}` to push.allow", if needs_http { "http://" } else { "" });
         let (name, addresses) = match host {
             Host::Ipv4(address) => (None, vec![SocketAddr::new(address.into(), port)]),
             Host::Ipv6(address) => (None, vec![SocketAddr::new(address.into(), port)]),
@@ -264,39 +265,43 @@ impl TargetPolicy {
             && !entries().any(|entry| names_entry(&entry))
             && is_internal_name(name)
         {
-            return refuse("is an internal name; an operator can add it to push.allow");
+            return refuse(&format!("is an internal name; an operator can add {entry}"));
         }
         if addresses.is_empty() {
-            let entry = entries().find(|entry| names_entry(entry) || is_for_public(entry));
+            let allowed = entries().find(|entry| names_entry(entry) || is_for_public(entry));
             return Err(self
-                .unmet(needs_http, needs_port, entry)
+                .unmet(needs_http, needs_port, allowed, &entry)
                 .map_or(TargetError::Unresolved, TargetError::Refused));
         }
         for address in &addresses {
             let ip = address.ip().to_canonical();
             let is_public = self.is_public(ip);
-            let entry = entries()
+            let allowed = entries()
                 .filter(|entry| names_entry(entry) || entry.contains(ip) || (is_public && is_for_public(entry)))
                 .max_by_key(|entry| entry.allows_http);
-            if entry.is_none() && !is_public {
-                return refuse("its host has an internal address; an operator can add it to push.allow");
+            if allowed.is_none() && !is_public {
+                return refuse(&format!("its host has an internal address; an operator can add {entry}"));
             }
-            if let Some(why) = self.unmet(needs_http, needs_port, entry) {
+            if let Some(why) = self.unmet(needs_http, needs_port, allowed, &entry) {
                 return Err(TargetError::Refused(why));
             }
         }
         Ok(addresses)
     }
 
-    /// Returns the requirement of a target that its entry in the allow-list, if any, does not meet.
-    fn unmet(&self, needs_http: bool, needs_port: bool, entry: Option<&AllowedTarget>) -> Option<String> {
-        if needs_http && !entry.is_some_and(|entry| entry.allows_http) {
-            return Some("must have https; an operator can add the target with `http://` to push.allow".to_owned());
+    /// Returns the requirement of a target that its entry in the allow-list, if any, does not meet. `missing` is the entry that would.
+    fn unmet(
+        &self,
+        needs_http: bool,
+        needs_port: bool,
+        allowed: Option<&AllowedTarget>,
+        missing: &str,
+    ) -> Option<String> {
+        if needs_http && !allowed.is_some_and(|entry| entry.allows_http) {
+            return Some(format!("must have https; an operator can add {missing}"));
         }
-        (needs_port && entry.is_none()).then(|| {
-            let ports = &self.ports;
-            format!("must have one of the ports {ports:?}; an operator can add the target to push.allow")
-        })
+        (needs_port && allowed.is_none())
+            .then(|| format!("must have one of the ports {:?}; an operator can add {missing}", self.ports))
     }
 
     /// Returns true for an address of the public internet.

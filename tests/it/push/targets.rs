@@ -157,9 +157,22 @@ async fn internal_targets_are_refused() {
         for address in ["10.1.2.3", "192.168.0.1", "fd00::1"] {
             assert!(!error.contains(address) || url.contains(address), "{error}");
         }
+        // The entry that the error names permits the target.
+        if let Some((_, rest)) = error.split_once("can add `") {
+            let (entry, end) = rest.split_once('`').unwrap();
+            assert!(end.starts_with(" to push.allow"), "{error}");
+            assert_eq!(refusal(&[entry], url).await, None, "{entry}");
+        }
     }
-    let error = refusal(&[], "https://private.example/").await.unwrap();
-    assert!(error.contains("push.allow"), "{error}");
+    for (url, entry) in [
+        ("https://private.example/", "`private.example:443`"),
+        ("http://127.0.0.1:9000/hook", "`http://127.0.0.1:9000`"),
+        ("http://public.example:9000/", "`http://public.example:9000`"),
+        ("https://[fc00::1]:9000/", "`[fc00::1]:9000`"),
+    ] {
+        let error = refusal(&[], url).await.unwrap();
+        assert!(error.contains(&format!("can add {entry} to push.allow")), "{error}");
+    }
 }
 
 #[tokio::test]
