@@ -1,6 +1,10 @@
 //! Concurrency limits: permits of running turns, open streams and reads from the store. A turn without a permit waits in a queue.
 
-use std::{collections::VecDeque, future::pending, sync::Arc};
+use std::{
+    collections::{VecDeque, hash_map::Entry},
+    future::pending,
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
@@ -228,10 +232,13 @@ fn change(
     owner: &Arc<str>,
     change: impl FnOnce(&mut OwnerTurns),
 ) {
-    let turns = owners.entry(Arc::clone(owner)).or_default();
-    change(turns);
-    if *turns == OwnerTurns::default() {
-        owners.remove(owner);
+    let mut turns = match owners.entry(Arc::clone(owner)) {
+        Entry::Occupied(turns) => turns,
+        Entry::Vacant(none) => none.insert_entry(OwnerTurns::default()),
+    };
+    change(turns.get_mut());
+    if *turns.get() == OwnerTurns::default() {
+        turns.remove();
     }
 }
 

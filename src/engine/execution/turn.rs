@@ -129,11 +129,11 @@ impl Shared {
     fn run(
         &self,
         live: &LiveRef,
-        AgentStart { task, turn: number, attempt, fence, updates, log }: AgentStart,
+        AgentStart { task, turn: number, attempt, fence, updates, started, log }: AgentStart,
         messages: Vec<Event>,
         mut context: Box<TurnContext>,
     ) -> impl Future<Output = TurnOutcome> + Send {
-        let timers = TurnTimers::start(&self.limits, updates);
+        let timers = TurnTimers::start(&self.limits, updates, started);
         let secrets = mem::take(&mut context.secrets);
         let mut scope = context.traced.as_ref().map(|trace| trace.scope.clone()).unwrap_or_default();
         let mut turn = Turn {
@@ -275,9 +275,8 @@ struct TurnTimers {
 }
 
 impl TurnTimers {
-    /// Starts the timers of a turn before which there were `updates`.
-    fn start(limits: &Limits, updates: u64) -> Self {
-        let started = Instant::now();
+    /// Returns the timers of a turn that has started, and before which there were `updates`.
+    fn start(limits: &Limits, updates: u64, started: Instant) -> Self {
         let (task_at, deadline) =
             (clock::after(started, limits.task_delay), clock::after(started, limits.turn_deadline));
         Self {

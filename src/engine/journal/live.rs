@@ -193,8 +193,8 @@ pub(super) struct TurnState {
     /// Number of turns whose end is durable.
     pub(super) ended: u32,
     /// Record of the newest turn. Boxed, because glibc has no cache of freed blocks of more than 1032 bytes, and a live task would
-    /// be one.
-    pub(super) open: Box<OpenTurn>,
+    /// be one. `None`: there was no turn since the task was loaded.
+    pub(super) open: Option<Box<OpenTurn>>,
     /// Interruption that the newest turn answers, if it answers one.
     pub(super) answered: Option<Box<AnsweredInterruption>>,
     /// Messages that wait for the next turn.

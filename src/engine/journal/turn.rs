@@ -6,7 +6,11 @@ use bytes::Bytes;
 use futures_util::future::Either;
 use parking_lot::MutexGuard;
 use prost::Message as _;
-use tokio::{sync::oneshot, task::coop::consume_budget, time::timeout_at};
+use tokio::{
+    sync::oneshot,
+    task::coop::consume_budget,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     LiveRef, Phase,
@@ -63,6 +67,8 @@ pub(crate) struct AgentStart {
     pub(crate) fence: Fence,
     /// Number of updates before it.
     pub(crate) updates: u64,
+    /// Time at which it is called.
+    pub(crate) started: Instant,
     /// Span of the log lines of the turn.
     pub(crate) log: tracing::Span,
 }
@@ -150,10 +156,10 @@ impl LiveRef {
             return None;
         }
         state.turn.begun = state.turn.number;
-        state.record_begin();
+        let started = state.record_begin();
         let (task, log) = (state.with_answered_status(task), state.log_span(self));
         let (turn, attempt, updates) = (state.turn.number, state.turn.attempt, state.turn.updates);
-        Some(AgentStart { task, turn, attempt, fence: state.fence(), updates, log })
+        Some(AgentStart { task, turn, attempt, fence: state.fence(), updates, started, log })
     }
 
     /// Begins a poll of the agent, whose updates are then committed together when it pauses. Returns whether a cancel is

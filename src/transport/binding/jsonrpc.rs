@@ -422,7 +422,10 @@ impl<'a> Invocation<'a> {
             };
             without_id(kind.because(error.to_string()))
         })?;
-        let text = |value: &'a RawValue| serde_json::from_str::<Text<'_>>(value.get()).ok().map(|text| text.0);
+        let text = |value: &'a RawValue| match unescaped(value.get()) {
+            Some(text) => Some(Cow::Borrowed(text)),
+            None => serde_json::from_str::<Text<'_>>(value.get()).ok().map(|text| text.0),
+        };
         let method = envelope.method.and_then(text).filter(|method| !method.is_empty());
         let version = method.as_deref().map_or(presumed, version::of_json_rpc_method);
         let rejected = |id, error| Err(InvalidRequest { id, version, error });
@@ -439,8 +442,7 @@ impl<'a> Invocation<'a> {
         if !is_readable(known_id) {
             return invalid("null", "`id` is a number out of range, or a string with half of a surrogate pair");
         }
-        let is_version = |value: &'a RawValue| value.get() == r#""2.0""# || text(value).as_deref() == Some("2.0");
-        if !envelope.jsonrpc.is_some_and(is_version) {
+        if envelope.jsonrpc.and_then(text).as_deref() != Some("2.0") {
             return invalid(known_id, "`jsonrpc` is not \"2.0\"");
         }
         let Some(method) = method else { return invalid(known_id, "`method` is missing, or not a string") };
@@ -451,10 +453,16 @@ impl<'a> Invocation<'a> {
 /// Returns true for an id that clients can parse in a response: JSON permits numbers and escapes that most parsers reject.
 fn is_readable(id: &str) -> bool {
     match id.as_bytes().first() {
-        Some(b'"') => serde_json::from_str::<Text<'_>>(id).is_ok(),
+        Some(b'"') => unescaped(id).is_some() || serde_json::from_str::<Text<'_>>(id).is_ok(),
         Some(b'n') => true,
         _ => id.parse().is_ok_and(f64::is_finite),
     }
+}
+
+/// Returns the content of a JSON string without escapes. `None` for other values.
+fn unescaped(json: &str) -> Option<&str> {
+    let text = json.strip_prefix('"')?.strip_suffix('"')?;
+    if text.as_bytes().contains(&b'\\') { None } else { Some(text) }
 }
 
 /// Parts of the response to a request before and after its id.

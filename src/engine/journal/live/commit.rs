@@ -211,7 +211,8 @@ impl LiveState {
         is_met: impl Fn(&WaitCondition) -> bool,
     ) {
         let Some(task) = &self.durable.task else { return };
-        let met = self.waiters.conditions.extract_if(.., |waiter| is_met(&waiter.0));
+        let Some(first) = self.waiters.conditions.iter().position(|waiter| is_met(&waiter.0)) else { return };
+        let met = self.waiters.conditions.extract_if(first.., |waiter| is_met(&waiter.0));
         let mut replies = met.map(|(_, sender)| (sender, TurnReply::Task(Arc::clone(task))));
         if wakeups.reply.is_none() {
             wakeups.reply = replies.next();

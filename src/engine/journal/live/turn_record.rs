@@ -63,15 +63,17 @@ impl LiveRef {
         let span = self.begin_span(state, kind == "recovered", at, context);
         let owner = &self.key.scope().owner;
         let caller = context.principal.as_deref().map(|principal| &*principal.id).filter(|id| **id != **owner);
-        let waited = whole_millis(at.elapsed());
         // The time of a new task is that of its status.
-        let now = if kind == "new" { state.accepted.status_time } else { self.journal().sources().clock.millis() };
+        let accepted = match kind {
+            "new" => state.accepted.status_time,
+            _ => self.journal().sources().clock.millis() - whole_millis(at.elapsed()),
+        };
         let record = TurnRecord {
             number: state.turn.earlier + state.turn.number,
             attempt: state.turn.attempt,
             fence: state.fence(),
             message: state.turn.delivered_seq,
-            accepted: now - waited,
+            accepted,
             caller: caller.map(Box::from),
             binding: context.binding,
             version: context.version,
@@ -79,7 +81,7 @@ impl LiveRef {
             request_id: context.request_id.take().map(String::into_boxed_str),
             ..TurnRecord::default()
         };
-        *state.turn.open = OpenTurn { record, accepted: Some(at), span, ..OpenTurn::default() };
+        state.turn.open = Some(Box::new(OpenTurn { record, accepted: Some(at), span, ..OpenTurn::default() }));
     }
 
     /// Records the end of the newest turn, which is then logged and counted.
@@ -90,7 +92,7 @@ impl LiveRef {
         failure: Option<&TurnFailure>,
     ) {
         let attempt = state.turn.attempt;
-        let OpenTurn { record, accepted, begun, span, .. } = &mut *state.turn.open;
+        let OpenTurn { record, accepted, begun, span, .. } = &mut **state.turn.open.get_or_insert_default();
         // A second end is that of a turn whose first one the store has refused.
         let is_first = record.number > 0 && record.outcome.is_none();
         if !is_first && failure.is_none() {
@@ -98,6 +100,7 @@ impl LiveRef {
         }
         let now = Instant::now();
         let since = |start: Option<Instant>| start.map_or(Duration::ZERO, |start| now.saturating_duration_since(start));
+        let duration = since(*begun);
         let has_failed_command = record.exit_code.is_some_and(|code| code != 0);
         let reason = match failure.map_or("none", |failure| failure.reason) {
             "agent" | "error" if has_failed_command => "exit_code",
@@ -113,11 +116,11 @@ impl LiveRef {
         }
         if is_first {
             metric::TURNS_ENDED.add(journal.agent(), &[outcome, reason], 1);
-            metric::TURN_DURATION.observe(journal.agent(), &[outcome], since(*begun));
+            metric::TURN_DURATION.observe(journal.agent(), &[outcome], duration);
         }
         // The end is part of a commit, too.
         let commits = record.commits + 1;
-        self.log_end(record, commits, since(*begun), failure);
+        self.log_end(record, commits, duration, failure);
         if let Some(span) = span.take() {
             span.end(record, commits);
         }
@@ -166,20 +169,22 @@ impl LiveRef {
     /// Changes the record of turn number `turn`, unless it has ended.
     pub(crate) fn record(&self, turn: u32, change: impl FnOnce(&mut TurnRecord)) {
         let mut state = self.lock();
-        if state.turn.number == turn && state.turn.open.record.outcome.is_none() {
-            change(&mut state.turn.open.record);
+        let is_newest = state.turn.number == turn;
+        if let Some(open) = state.turn.open.as_mut().filter(|open| is_newest && open.record.outcome.is_none()) {
+            change(&mut open.record);
         }
     }
 }
 
 impl LiveState {
-    /// Records that the agent is called.
-    pub(in crate::engine::journal) fn record_begin(&mut self) {
+    /// Records that the agent is called now. Returns that time.
+    pub(in crate::engine::journal) fn record_begin(&mut self) -> Instant {
         let attempt = self.turn.attempt;
-        let OpenTurn { record, accepted, begun, .. } = &mut *self.turn.open;
+        let OpenTurn { record, accepted, begun, .. } = &mut **self.turn.open.get_or_insert_default();
         let now = Instant::now();
         let waited = accepted.map_or(Duration::ZERO, |accepted| now - accepted);
         (record.attempt, record.begun, *begun) = (attempt, Some(record.accepted + whole_millis(waited)), Some(now));
+        now
     }
 
     /// Adds a commit, with its duration and the kind of its failure, if it has failed. `spans`: number of its tasks, and of its spans.
@@ -189,15 +194,16 @@ impl LiveState {
         failure: Option<&str>,
         spans: (usize, &mut u32),
     ) {
-        self.turn.open.record.commit_wait += duration;
-        if let Some(span) = &self.turn.open.span {
+        let Some(open) = &mut self.turn.open else { return };
+        open.record.commit_wait += duration;
+        if let Some(span) = &open.span {
             span.record_commit(duration, failure, spans);
         }
     }
 
     /// Returns the span of the log lines of the newest turn.
-    pub(in crate::engine::journal) fn log_span(&self, task: &LiveRef) -> tracing::Span {
-        let OpenTurn { record, span, .. } = &*self.turn.open;
+    pub(in crate::engine::journal) fn log_span(&mut self, task: &LiveRef) -> tracing::Span {
+        let OpenTurn { record, span, .. } = &**self.turn.open.get_or_insert_default();
         let trace = record.trace.map(TraceContext);
         let span = trace.as_ref().filter(|_| span.is_some());
         tracing::info_span!(
@@ -214,12 +220,15 @@ impl LiveState {
 
     /// Lets the next commit have the whole record again, because the last one was refused.
     pub(in crate::engine::journal) fn forget_stored_turn(&mut self) {
-        self.turn.open.stored = [false; 3];
+        if let Some(open) = &mut self.turn.open {
+            open.stored = [false; 3];
+        }
     }
 
     /// Keeps the record of a turn whose end is not committed yet, before the next one begins.
     fn keep_ended_turn(&mut self) {
-        let OpenTurn { record, stored: [is_begin_stored, _, is_end_stored], .. } = &mut *self.turn.open;
+        let Some(open) = &mut self.turn.open else { return };
+        let OpenTurn { record, stored: [is_begin_stored, _, is_end_stored], .. } = &mut **open;
         if record.outcome.is_some() && !*is_end_stored {
             record.commits += 1;
             self.accepted.ended_turns.push((mem::take(record), *is_begin_stored));
@@ -229,8 +238,8 @@ impl LiveState {
     /// Returns the records for a commit that has events: of turns that have ended, and the beginning of the newest one.
     /// `is_whole`: the task begins and ends with the commit. Its record is omitted unless there is something to tell.
     pub(in crate::engine::journal) fn take_turn_records(&mut self, task_id: &str, is_whole: bool) -> Option<Bytes> {
-        let (ended, OpenTurn { record, stored, .. }) =
-            (mem::take(&mut self.accepted.ended_turns), &mut *self.turn.open);
+        let OpenTurn { record, stored, .. } = &mut **self.turn.open.as_mut()?;
+        let ended = mem::take(&mut self.accepted.ended_turns);
         let [is_begin_stored, _, is_end_stored] = *stored;
         record.commits += u32::from(!is_end_stored);
         let has_begun = record.number > 0 && record.attempt > 0;

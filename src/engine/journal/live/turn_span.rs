@@ -91,7 +91,7 @@ impl Journal {
 impl LiveState {
     /// Adds an event to the span of the newest turn.
     pub(in crate::engine::journal) fn note_in_span(&mut self, event: &'static str) {
-        if let Some(turn) = &mut self.turn.open.span {
+        if let Some(turn) = self.turn.open.as_mut().and_then(|open| open.span.as_mut()) {
             turn.span.event(event);
         }
     }
