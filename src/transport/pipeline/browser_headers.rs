@@ -61,18 +61,19 @@ impl BrowserHeaders {
         let is_page = content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/html"));
         // Most responses have only a content type, so that there is nothing to keep.
         let is_bare = content_type.is_some() && headers.len() == 1;
-        let add = |headers: &mut HeaderMap, name: HeaderName, value: HeaderValue| match is_bare {
-            true => _ = headers.insert(name, value),
-            false => _ = headers.entry(name).or_insert(value),
+        let add = |headers: &mut HeaderMap, name: HeaderName, value: HeaderValue| {
+            if is_bare {
+                headers.insert(name, value);
+            } else {
+                headers.entry(name).or_insert(value);
+            }
         };
         if let Some(origin) = &self.allowed_origin {
             add(headers, header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
             add(headers, header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
         }
-        let readable_by = match is_bare {
-            true => self.allowed_origin.as_ref(),
-            false => headers.get(header::ACCESS_CONTROL_ALLOW_ORIGIN),
-        };
+        let own = if is_bare { None } else { headers.get(header::ACCESS_CONTROL_ALLOW_ORIGIN) };
+        let readable_by = own.or(self.allowed_origin.as_ref());
         let is_readable = readable_by.is_some();
         // Public resources allow every origin.
         if self.varies_by_origin && readable_by.is_none_or(|origin| origin != "*") {
