@@ -197,11 +197,14 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
             };
             announce(&banner.text(&details));
             if agents.is_empty() && AgentSource::of(&config)?.is_demo() {
-                announce("Send /help instead of hello for the other commands of the demo agent. ");
+                announce("Send /help instead of hello for the other commands of the demo agent.\n");
             }
             // Not in logs, which others may read.
             if io::stdout().is_terminal() {
-                announce(&format!("For its operator, until it stops: {url}/#operator={}\n", operator_token.expose()));
+                announce(&format!(
+                    "For the operator, until the server stops: {url}/#operator={}\n",
+                    operator_token.expose()
+                ));
             }
             announce("Ctrl-C stops the server.\n");
         }
