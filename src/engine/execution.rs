@@ -521,8 +521,17 @@ async fn load(journal: &Arc<Journal>, key: &TaskKey, bounds: TaskLimits) -> Resu
         Err(cause) => Err(unreadable(store, key, cause).await),
     };
     let live = journal.get_or_load(key, load).await?;
-    // A task that is not committed is not visible.
-    if live.committed().is_some() { Ok(live) } else { Err(Error::task_not_found(key.id())) }
+    if live.committed().is_some() {
+        return Ok(live);
+    }
+    // A task that is not committed is not visible. But if its commit has no response yet, a shared store may have it.
+    if !journal.is_shared() {
+        return Err(Error::task_not_found(key.id()));
+    }
+    if let Some(committed) = live.wait_for_accepted() {
+        drop(timeout(ACCEPT_TIMEOUT, committed).await);
+    }
+    if live.committed().is_some() { Ok(live) } else { Err(outcome_unknown()) }
 }
 
 /// Creates a live task from a stored one, if there is memory for it.
