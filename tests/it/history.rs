@@ -84,13 +84,14 @@ pub(crate) fn read(path: &Path) -> Vec<Line> {
 
 /// Contents of a store after a run: the log and state of each task, and inconsistencies found while reading.
 pub(crate) struct StoreContents {
-    tasks: BTreeMap<String, Logged>,
+    pub(crate) tasks: BTreeMap<String, Logged>,
     errors: Vec<String>,
 }
 
-struct Logged {
-    log: Vec<Event>,
-    task: Task,
+/// Task in the store.
+pub(crate) struct Logged {
+    pub(crate) log: Vec<Event>,
+    pub(crate) task: Task,
 }
 
 /// Recorded stream.

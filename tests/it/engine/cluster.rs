@@ -3,6 +3,7 @@
 
 pub(crate) mod link;
 pub(crate) mod lockstep;
+mod servers;
 
 use std::{sync::Arc, time::Duration};
 
@@ -58,6 +59,7 @@ const LOSSY: LinkFaults = LinkFaults {
     lost_requests: 100,
     lost_replies: 100,
     late_requests: 50,
+    late_commits: 0,
     lost_notes: 300,
     timeout: 200,
 };

@@ -38,6 +38,8 @@ pub(crate) struct LinkFaults {
     pub(crate) lost_replies: u64,
     /// Requests that arrive only after the replica got an error.
     pub(crate) late_requests: u64,
+    /// Commits that arrive only long after the replica got an error.
+    pub(crate) late_commits: u64,
     /// Notes that never arrive.
     pub(crate) lost_notes: u64,
     /// Maximum time until the replica gets an error if no response arrives.
@@ -46,8 +48,15 @@ pub(crate) struct LinkFaults {
 
 impl LinkFaults {
     /// Delays only.
-    pub(crate) const NONE: Self =
-        Self { max_delay: 5, lost_requests: 0, lost_replies: 0, late_requests: 0, lost_notes: 0, timeout: 1000 };
+    pub(crate) const NONE: Self = Self {
+        max_delay: 5,
+        lost_requests: 0,
+        lost_replies: 0,
+        late_requests: 0,
+        late_commits: 0,
+        lost_notes: 0,
+        timeout: 1000,
+    };
 }
 
 /// Fate of a request.
@@ -57,6 +66,7 @@ enum Fate {
     Lost,
     ReplyLost,
     Late,
+    VeryLate,
 }
 
 /// Links of a cluster: those that are cut, and the replicas at their ends.
@@ -131,8 +141,11 @@ impl SimLink {
     }
 
     /// Decides the fate of a request.
-    fn fate(&self) -> Fate {
-        let LinkFaults { lost_requests, lost_replies, late_requests, .. } = *self.faults.lock();
+    fn fate(&self, name: &str) -> Fate {
+        let LinkFaults { lost_requests, lost_replies, late_requests, late_commits, .. } = *self.faults.lock();
+        if name == "commit" && self.network.below(1000) < late_commits {
+            return Fate::VeryLate;
+        }
         match self.network.below(1000) {
             n if n < lost_requests => Fate::Lost,
             n if n < lost_requests + lost_replies => Fate::ReplyLost,
@@ -166,10 +179,11 @@ impl SimLink {
         T: Send + 'static,
         F: Future<Output = Result<T, Unavailable>> + Send,
     {
-        let (fate, sent) = (self.fate(), self.clock.now());
+        let (fate, sent) = (self.fate(name), self.clock.now());
         let failure = sent + 1 + self.network.below(self.faults.lock().timeout);
         let arrival = match fate {
             Fate::Late => failure + self.network.below(5 * self.faults.lock().timeout),
+            Fate::VeryLate => failure + self.faults.lock().timeout * (8 + self.network.below(4)),
             Fate::Answered | Fate::Lost | Fate::ReplyLost => sent + self.delay(),
         };
         let (link, number) = (self.clone(), self.number);

@@ -28,7 +28,7 @@ pub(crate) type Time = u64;
 const MAX_WINDOW: Time = 20;
 
 /// Number of lines of the trace that are kept.
-const MAX_TRACE: usize = 2000;
+const MAX_TRACE: usize = 50_000;
 
 /// Event of the network.
 type Event = Box<dyn FnOnce() + Send>;

@@ -1,0 +1,324 @@
+//! Simulation of whole servers that share a store: seeded kills, stops and faults of links while clients send, read and cancel, and
+//! a judgement of what the clients have seen. One seed gives one trace.
+
+mod client;
+mod judge;
+mod monitor;
+mod record;
+mod schedule;
+mod server;
+
+use std::{
+    env,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use a2a_service::{
+    base::faults::{Fault, Faults},
+    clock::Millis,
+    store::{
+        SharedStore,
+        memory::{Cluster, Memory},
+    },
+};
+use futures::FutureExt as _;
+use tokio::sync::mpsc;
+
+use self::{
+    client::Client,
+    monitor::Monitor,
+    record::Record,
+    schedule::{Disturbance, Kind, Schedule},
+    server::{Server, Servers, Worker},
+};
+use super::{
+    START,
+    link::{Links, SimLink},
+    lockstep::{Network, Processes, Time},
+};
+use crate::history::StoreContents;
+
+/// Number of servers.
+const SERVERS: usize = 3;
+
+/// Number of clients, which run in one process.
+const CLIENTS: usize = 4;
+
+/// Time in which clients work and disturbances happen.
+const BUSY: Time = 60_000;
+
+/// Time after which everything must have come to rest.
+const REST: Time = BUSY + 120_000;
+
+/// Result of a simulation.
+struct Outcome {
+    errors: Vec<String>,
+    trace: (Vec<String>, u64),
+    /// Number of events in all logs.
+    events: usize,
+    /// Time at which everything had come to rest.
+    rested: Time,
+    /// Longest time until a task with a dead runner had another one.
+    takeover: Time,
+}
+
+/// Simulated cluster.
+struct Simulation {
+    seed: u64,
+    network: Arc<Network>,
+    links: Arc<Links>,
+    cluster: Cluster,
+    processes: Processes,
+    servers: Arc<Servers>,
+    /// Link of each server that runs.
+    running: Vec<Option<SimLink>>,
+    started: u64,
+    record: Arc<Record>,
+    schedule: Arc<Schedule>,
+    resumable: bool,
+}
+
+impl Simulation {
+    fn new(seed: u64, planted: Faults) -> Self {
+        let network = Network::new(seed << 32);
+        let clock = Arc::clone(&network);
+        let now = move || START + Millis::try_from(clock.now()).unwrap();
+        let cluster = Cluster::with_faults(Memory::default(), now, planted);
+        let processes = Processes::start(&network, SERVERS + 1);
+        let (schedule, resumable) = (Arc::new(Schedule::random(&network)), network.below(4) > 0);
+        let (servers, running) = (Arc::<Servers>::default(), vec![None; SERVERS]);
+        let (links, record) = (Arc::default(), Arc::default());
+        let started = 0;
+        Self { seed, network, links, cluster, processes, servers, running, started, record, schedule, resumable }
+    }
+
+    /// Starts a server in a process that runs nothing.
+    fn start(&mut self, number: usize) {
+        self.started += 1;
+        let (now, clock) = (self.network.now(), self.processes.clock(number));
+        let faults = self.schedule.faults(number, now);
+        let link = SimLink::new(&self.network, &self.links, number, clock.clone(), self.cluster.replica(), faults);
+        self.running[number] = Some(link.clone());
+        let (sender, requests) = mpsc::unbounded_channel();
+        self.servers.set(number, Some(sender));
+        let skew = if self.network.below(8) == 0 { 300_000 } else { 2000 };
+        let wall_clock =
+            START + Millis::try_from(now + self.network.below(2 * skew)).unwrap() - Millis::try_from(skew).unwrap();
+        self.network.note(format_args!("server {number} starts at {wall_clock}"));
+        let worker = Worker {
+            resumable: self.resumable,
+            server: number,
+            clock: clock.clone(),
+            record: Arc::clone(&self.record),
+        };
+        let seed = (self.seed << 32) + (self.started << 22);
+        drop(self.processes.spawn(number, Server { link, clock, seed, wall_clock, worker, requests }.serve()));
+    }
+
+    /// Begins and ends the disturbances of this time.
+    fn disturb(&mut self) {
+        let (now, schedule) = (self.network.now(), Arc::clone(&self.schedule));
+        for Disturbance { kind, server, from, until } in &schedule.0 {
+            match (kind, now) {
+                (Kind::Kill, now) if now == *from => {
+                    self.running[*server] = None;
+                    self.servers.set(*server, None);
+                    self.processes.kill(*server);
+                }
+                (Kind::Kill, now) if now == *until => self.start(*server),
+                (Kind::Stop, now) if now == *from => self.processes.stop(*server),
+                (Kind::Stop, now) if now == *until => self.processes.resume(*server),
+                (_, now) if now == *from => {
+                    self.network.note(format_args!("{kind:?} at server {server} until {until}"));
+                }
+                _ => {}
+            }
+        }
+        for server in 0..SERVERS {
+            self.links.cut(server, schedule.cut_until(server, now));
+            if let Some(link) = &self.running[server] {
+                link.set_faults(schedule.faults(server, now));
+            }
+        }
+    }
+
+    fn check(&self, monitor: &mut Monitor) {
+        let replicas: Vec<_> = self.running.iter().map(|link| link.as_ref().map(SharedStore::replica)).collect();
+        let processes = monitor::Processes { schedule: &self.schedule, replicas: &replicas, now: self.network.now() };
+        monitor.check(&self.record, &processes);
+    }
+
+    fn run_until(&mut self, end: Time, monitor: &mut Monitor) {
+        while self.network.now() < end {
+            let now = self.network.now();
+            let check = now - now % monitor::INTERVAL + monitor::INTERVAL;
+            let next = end.min(check).min(self.schedule.next(now).unwrap_or(Time::MAX));
+            self.processes.run_until(next);
+            self.disturb();
+            if next == check {
+                self.check(monitor);
+            }
+        }
+    }
+
+    fn run(mut self) -> Outcome {
+        for number in 0..SERVERS {
+            self.start(number);
+        }
+        let mut monitor = Monitor::new(self.cluster.replica());
+        let clock = self.processes.clock(SERVERS);
+        let client = |number| Client {
+            number,
+            network: Arc::clone(&self.network),
+            clock: clock.clone(),
+            servers: Arc::clone(&self.servers),
+            record: Arc::clone(&self.record),
+            until: BUSY,
+        };
+        let readers: Vec<_> = (0..CLIENTS).map(client).collect();
+        let mut clients: Vec<_> =
+            readers.iter().map(|client| self.processes.spawn(SERVERS, client.clone().run())).collect();
+        self.run_until(BUSY, &mut monitor);
+        let mut unrested = monitor.unrested();
+        while (!unrested.is_empty() || clients.iter().any(|client| !client.is_finished())) && self.network.now() < REST
+        {
+            let next = self.network.now() + 500;
+            self.run_until(next, &mut monitor);
+            unrested = monitor.unrested();
+        }
+        let rested = self.network.now();
+        for task in unrested {
+            self.record.add_error(format!("not at rest after {rested} ms: {task}"));
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            match client.now_or_never() {
+                Some(Ok(())) => {}
+                outcome => self.record.add_error(format!("client {number} has not ended: {outcome:?}")),
+            }
+        }
+        for client in readers {
+            drop(self.processes.spawn(SERVERS, client.read_all()));
+        }
+        self.run_until(rested + 2000, &mut monitor);
+        let contents = StoreContents::read_store(monitor.store()).now_or_never().unwrap();
+        let seen = self.record.lock();
+        let errors = judge::judge(&contents, &seen, &self.schedule, &monitor);
+        let (events, takeover) = (judge::count_events(&contents), monitor.takeover);
+        Outcome { errors, trace: self.network.trace(), events, rested, takeover }
+    }
+}
+
+fn simulate(seed: u64, planted: Faults) -> Outcome {
+    Simulation::new(seed, planted).run()
+}
+
+/// Returns the report of a seed with contradictions.
+fn report(seed: u64, outcome: &Outcome) -> String {
+    let Outcome { errors, trace: (lines, _), .. } = outcome;
+    let end = &lines[lines.len().saturating_sub(100)..];
+    format!(
+        "seed {seed}: {errors:#?}\nend of the trace: {end:#?}\nrepeat it with the whole trace: \
+         SEED={seed} cargo test --test it -- engine::cluster::servers::repeat --ignored --nocapture"
+    )
+}
+
+/// Number that an environment variable sets.
+fn variable(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+/// Runs a number of seeds in two threads. Returns the first one with contradictions.
+fn find(first: u64, seeds: u64, planted: Faults, progress: impl Fn(u64, &Outcome) + Sync) -> Option<(u64, Outcome)> {
+    let (next, found) = (AtomicU64::new(first), parking_lot::Mutex::new(None::<(u64, Outcome)>));
+    let work = || loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= first + seeds || found.lock().as_ref().is_some_and(|(earlier, _)| *earlier < seed) {
+            return;
+        }
+        let outcome = simulate(seed, planted);
+        progress(seed, &outcome);
+        if !outcome.errors.is_empty() {
+            let mut found = found.lock();
+            if found.as_ref().is_none_or(|(earlier, _)| *earlier > seed) {
+                *found = Some((seed, outcome));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(work);
+        work();
+    });
+    found.into_inner()
+}
+
+#[test]
+fn equal_seeds_have_equal_traces() {
+    for seed in [1, 2] {
+        let (first, second) = (simulate(seed, Faults::default()), simulate(seed, Faults::default()));
+        for (n, (one, other)) in first.trace.0.iter().zip(&second.trace.0).enumerate() {
+            assert_eq!(one, other, "line {n} of the last ones of seed {seed}");
+        }
+        assert_eq!(first.trace, second.trace, "seed {seed}");
+    }
+}
+
+/// The environment variable `SEEDS` sets the number of seeds, and `FIRST` the first one.
+#[test]
+#[expect(clippy::print_stdout, reason = "measured figures are printed for `--nocapture`")]
+fn clients_of_disturbed_servers_see_each_event_once() {
+    let (first, seeds) = (variable("FIRST").unwrap_or(1), variable("SEEDS").unwrap_or(100));
+    let (events, takeover, rested) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let progress = |_, outcome: &Outcome| {
+        events.fetch_add(u64::try_from(outcome.events).unwrap(), Ordering::Relaxed);
+        takeover.fetch_max(outcome.takeover, Ordering::Relaxed);
+        rested.fetch_max(outcome.rested, Ordering::Relaxed);
+    };
+    if let Some((seed, outcome)) = find(first, seeds, Faults::default(), progress) {
+        panic!("{}", report(seed, &outcome));
+    }
+    println!(
+        "{seeds} seeds with {events:?} events; longest takeover {takeover:?} ms; last one at rest after {rested:?} ms"
+    );
+}
+
+/// Planted bugs.
+const FAULTS: [Fault; 10] = [
+    Fault::CompareOnlySeq,
+    Fault::KeepFence,
+    Fault::BuryWithoutRenewal,
+    Fault::IgnoreUnreadMail,
+    Fault::NeverPoll,
+    Fault::ReadFollowerState,
+    Fault::KeepFollowerState,
+    Fault::AbandonWithoutBurn,
+    Fault::IgnoreDuplicates,
+    Fault::OverwriteCancel,
+];
+
+#[cfg_attr(not(debug_assertions), ignore = "bugs are planted only with debug assertions")]
+#[test]
+#[expect(clippy::print_stdout, reason = "the number of seeds is printed for `--nocapture`")]
+fn each_planted_bug_is_found_within_50_seeds() {
+    let found = FAULTS.map(|fault| (fault, find(1, 50, Faults::only(fault), |_, _| {})));
+    for (fault, found) in &found {
+        let text = found.as_ref().map(|(seed, outcome)| format!("{seed}: {:.300}", outcome.errors.join("; ")));
+        println!("{fault:?} is found by seed {text:?}");
+    }
+    let missing: Vec<_> = found.iter().filter(|(_, found)| found.is_none()).map(|(fault, _)| fault).collect();
+    assert!(missing.is_empty(), "not found: {missing:?}");
+}
+
+/// Runs the seed of the environment variable `SEED` and prints its trace.
+#[test]
+#[ignore = "for one seed"]
+fn repeat() {
+    let seed = variable("SEED").unwrap_or(1);
+    let fault = variable("FAULT").map(|number| FAULTS[usize::try_from(number).unwrap()]);
+    let outcome = simulate(seed, fault.map_or_else(Faults::default, Faults::only));
+    let (errors, (lines, _), rested) = (&outcome.errors, &outcome.trace, outcome.rested);
+    panic!("{lines:#?}\n{} events, at rest after {rested} ms: {errors:#?}", outcome.events);
+}
