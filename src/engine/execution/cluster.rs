@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeMap,
     mem,
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -179,17 +179,15 @@ impl Shared {
     /// Claims tasks whose runners are dead, and turns without a runner, and recovers them.
     async fn claim_free(self: &Arc<Self>) -> Result<(), Unavailable> {
         let Some((shared, replica)) = self.journal.shared() else { return Ok(()) };
-        if replica.has_orphans.swap(false, Ordering::Relaxed) {
-            self.find_orphans(shared, replica)
-                .await
-                .inspect_err(|_| replica.has_orphans.store(true, Ordering::Relaxed))?;
+        if replica.may_have_orphans() {
+            self.find_orphans(shared, replica).await.inspect_err(|_| replica.expect_orphans())?;
         }
         replica.set_claiming(true);
         let claimed = self.journal.store().claim(CLAIM_BATCH).await;
         match &claimed {
             Ok(claimed) if claimed.len() == CLAIM_BATCH => replica.free.notify_one(),
             Ok(_) => {}
-            Err(_) => replica.has_orphans.store(true, Ordering::Relaxed),
+            Err(_) => replica.expect_orphans(),
         }
         let resumable = self.is_resumable();
         let recover = async |(key, stored): Claim| {
@@ -207,7 +205,7 @@ impl Shared {
         outcome
     }
 
-    /// Finds tasks that this replica runs without having them in memory, because the reply of an acquisition or a claim was lost.
+    /// Finds tasks that this replica runs without having them in memory, because an acquisition or a claim had no response.
     async fn find_orphans(&self, shared: &dyn SharedStore, replica: &Replica) -> Result<(), Unavailable> {
         let mut after = None;
         loop {
@@ -271,7 +269,7 @@ impl Unfinished<'_> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        self.0.has_orphans.store(true, Ordering::Relaxed);
+        self.0.expect_orphans();
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     iter,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::Duration,
 };
 
@@ -144,7 +144,7 @@ impl Shared {
             }
             if let Some((_, replica)) = self.journal.shared() {
                 // It is acquired again later.
-                replica.has_orphans.store(true, Ordering::Relaxed);
+                replica.expect_orphans();
                 return;
             }
             attempts += 1;

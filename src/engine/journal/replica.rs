@@ -1,7 +1,7 @@
 //! State of this process as a replica, one of several processes that share a store: its lease, tasks with mail to read or ownership to
 //! release, and the replicas that follow its tasks. [`shared`](crate::store::shared) has the terms.
 
-use std::{collections::BTreeSet, mem, sync::atomic::AtomicBool, time::Duration};
+use std::{collections::BTreeSet, mem, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -19,6 +19,9 @@ use crate::{
 /// Time after its last renewal in which a replica is not declared dead.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
 
+/// Time for which a request without a response may still take effect.
+const LATE_REQUEST: Duration = Duration::from_secs(30);
+
 /// Time for which a runner notifies a follower after its last [`Note::Watch`].
 const WATCH_TIME: Duration = Duration::from_mins(1);
 
@@ -29,8 +32,9 @@ const LOCKS: usize = 64;
 pub(crate) struct Replica {
     /// Time at which the last successful renewal of the lease was sent.
     renewed: Mutex<Option<Instant>>,
-    /// Set if the reply of an acquisition or a claim was lost: the replica may run tasks that are not in memory.
-    pub(crate) has_orphans: AtomicBool,
+    /// Time until which the replica may become the runner of tasks that are not in memory, because an acquisition or a claim had no
+    /// response. `None`: none had.
+    orphans_until: Mutex<Option<Instant>>,
     work: Mutex<Work>,
     /// Wakes the reader of mail, which also releases tasks.
     pub(crate) work_added: Notify,
@@ -61,7 +65,7 @@ impl Replica {
         Self {
             // The store was opened just before.
             renewed: Mutex::new(Some(Instant::now())),
-            has_orphans: AtomicBool::new(false),
+            orphans_until: Mutex::default(),
             work: Mutex::default(),
             work_added: Notify::new(),
             progress: Notify::new(),
@@ -71,6 +75,16 @@ impl Replica {
             locks: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             acquired: Mutex::default(),
         }
+    }
+
+    /// Records that an acquisition or a claim had no response.
+    pub(crate) fn expect_orphans(&self) {
+        *self.orphans_until.lock() = Some(Instant::now() + LATE_REQUEST);
+    }
+
+    /// Returns true while the replica may become the runner of tasks that are not in memory.
+    pub(crate) fn may_have_orphans(&self) -> bool {
+        self.orphans_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
     /// Records a successful renewal of the lease, which was sent at this time; `None` if the lease is lost.
