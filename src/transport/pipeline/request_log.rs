@@ -221,13 +221,9 @@ impl Drop for RequestLine {
         let own = self.record.trace.as_ref().and_then(|trace| self.complete(trace));
         let event = if self.is_complete { "request completed" } else { "response aborted" };
         // Prometheus and the console ask every few seconds.
-        let polled = match self.class.kind {
-            RequestKind::Metrics => Some("metrics read"),
-            RequestKind::Health => Some("health checked"),
-            _ => None,
-        };
-        if let Some(event) = polled.filter(|_| self.status == Some(200)) {
-            return tracing::debug!(target: REQUEST_LOG, parent: None, peer = self.peer.map(field::display), "{event}");
+        if matches!(self.class.kind, RequestKind::Metrics | RequestKind::Health) && self.status == Some(200) {
+            let path = self.path.as_str();
+            return tracing::debug!(target: REQUEST_LOG, parent: None, peer = self.peer.map(field::display), path, "polled");
         }
         // No parent: the only field of the span is repeated here.
         tracing::info!(
