@@ -276,6 +276,7 @@ fn equal_seeds_have_equal_traces() {
 /// The environment variable `FIRST` sets the first seed, and `SEEDS` their number, or `MINUTES` the time for which seeds run.
 #[test]
 #[expect(clippy::print_stdout, reason = "measured figures are printed for `--nocapture`")]
+#[expect(clippy::disallowed_methods, reason = "seeds run for a time of the machine")]
 fn clients_of_disturbed_servers_see_each_event_once() {
     let (first, started, minutes) = (variable("FIRST").unwrap_or(1), Instant::now(), variable("MINUTES"));
     let end = first + variable("SEEDS").unwrap_or(if minutes.is_some() { 1 << 30 } else { 100 });
