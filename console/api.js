@@ -8,16 +8,11 @@ const WATCHDOG_MS = 45_000;
 
 const MAX_BACKOFF_MS = 15_000;
 
-/** A response with an error status, or a response that did not arrive (`status` 0). */
+/** A response with an error status, or a response that did not arrive (`status` 0): nothing is known about the effect of the request. */
 export class ApiError extends Error {
   constructor(message, { status = 0, reason = null, fields = [], retryAfter = null, challenge = null, requestId = null } = {}) {
     super(message);
     Object.assign(this, { status, reason, fields, retryAfter, challenge, requestId });
-  }
-
-  /** True if nothing is known about the effect of the request: no response arrived. */
-  get isUnknown() {
-    return this.status === 0;
   }
 }
 
@@ -175,6 +170,9 @@ export async function readBytes(response, onBytes, timeout = WATCHDOG_MS) {
     reader.cancel().catch(() => {});
   }
 }
+
+/** Request of JSON-RPC. */
+export const rpcBody = (method, params) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, params });
 
 export function sleep(ms, signal) {
   return new Promise((resolve, reject) => {

@@ -3,9 +3,9 @@
 import { render } from './vendor/preact.js';
 import { useEffect, useState } from './vendor/hooks.js';
 import { visible } from './text.js';
-import { announce, Button, Dialog, Empty, Guard, html, Link, Menu, typed, usePoll, useValue } from './ui.js';
+import { announce, Button, Dialog, Empty, Guard, hasModifier, html, Link, Menu, typed, usePoll, useValue } from './ui.js';
 import { agent, agents, card, challenge, connection, epoch, forget, go, isOperator, listen, operator, ping, PING_MS, prefer, preferences, route, segmentsOf, session, start } from './store.js';
-import { Card, schemesOf } from './views/card.js';
+import { Card } from './views/card.js';
 import { Chat, newConversation } from './views/chat.js';
 import { Push } from './views/push.js';
 import { KeyTable, LoginDialog, Settings } from './views/settings.js';
@@ -26,14 +26,14 @@ const VIEWS = {
 const THEMES = { auto: 'light', light: 'dark', dark: 'auto' };
 const CONNECTIONS = { live: ['ok', '●', 'connected'], offline: ['fail', '○', 'offline'], unauthorized: ['ask', '○', 'sign in'], connecting: ['muted', '○', 'connecting'] };
 
-/** Names of the views that the caller can use, in the order of the keys 1 to 6. */
-const available = () => Object.entries(VIEWS).filter(([, view]) => !view.isHidden && (!view.isFor || view.isFor.peek()));
+/** True if own tasks need credentials, which the caller has not given. An operator sees those of all owners then. */
+const isAnonymous = () => !session.peek() && (card.peek()?.securitySchemes || connection.peek() === 'unauthorized');
 
 function Caller() {
   const current = useValue(session);
-  const isRefused = useValue(connection) === 'unauthorized';
-  const isNeeded = schemesOf(useValue(card)).length > 0 || isRefused;
-  if (!current) return isNeeded && html`<${Button} onClick=${() => { challenge.value = {}; }}>Sign in<//>`;
+  useValue(connection);
+  useValue(card);
+  if (!current) return isAnonymous() && html`<${Button} onClick=${() => { challenge.value = {}; }}>Sign in<//>`;
   return html`<${Menu} label=${current.label} title="Caller"><${Button} class="" onClick=${forget}>Forget credentials<//><//>`;
 }
 
@@ -41,6 +41,7 @@ function Header({ onKeys }) {
   const { view } = useValue(route);
   useValue(operator);
   usePoll(ping, PING_MS);
+  const isFull = useValue(isOperator);
   const list = useValue(agents);
   const current = useValue(agent);
   const { theme } = useValue(preferences);
@@ -51,8 +52,8 @@ function Header({ onKeys }) {
     ${list.length > 1
       ? html`<select class="small" aria-label="Agent" value=${current.id} onChange=${typed((value) => go(['chat'], { agent: value }))}>${list.map(({ id, name }) => html`<option value=${id}>${name}</option>`)}</select>`
       : html`<span>${useValue(card)?.name ?? current.name}</span>`}
-    <nav aria-label="Views">${available().map(([name, { label }]) => html`<${Link} key=${name} to=${segmentsOf(name)} aria-current=${name === shownView ? 'page' : undefined}>${label}<//>`)}</nav>
-    <div class="tools"><span class=${tone} role="status">${symbol}<span class="hide-narrow"> ${word}</span></span>${useValue(isOperator) && html`<span class="muted">operator</span>`}<${Caller} />
+    <nav aria-label="Views">${Object.entries(VIEWS).filter(([, { isHidden, isFor }]) => !isHidden && (!isFor || isFor.peek())).map(([name, { label }]) => html`<${Link} key=${name} to=${segmentsOf(name)} query=${{ all: name === 'tasks' && isFull && isAnonymous() && '1' }} aria-current=${name === shownView ? 'page' : undefined}>${label}<//>`)}</nav>
+    <div class="tools"><span class=${tone} role="status">${symbol}<span class="hide-narrow"> ${word}</span></span>${isFull && html`<span class="muted">operator</span>`}<${Caller} />
       <${Button} title="Theme" onClick=${() => { prefer({ theme: THEMES[theme] }); announce(`Theme ${THEMES[theme]}`); }}>◐<span class="hide-narrow"> ${theme}</span><//>
       <${Button} aria-label="Keys" title="Keys (?)" onClick=${onKeys}>?<//></div>
   </header>`;
@@ -64,13 +65,13 @@ const isTyping = (element) => element.closest('input, textarea, select') !== nul
 function useKeys(onKeys) {
   useEffect(() => {
     const press = (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || !preferences.peek().shortcuts || document.querySelector('dialog[open]')) return;
+      if (hasModifier(event) || event.defaultPrevented || !preferences.peek().shortcuts || document.querySelector('dialog[open]')) return;
       if (isTyping(event.target)) {
         if (event.key === 'Escape') event.target.blur();
         return;
       }
-      const views = available();
-      if (/^[1-6]$/.test(event.key) && views[event.key - 1]) go(segmentsOf(views[event.key - 1][0]));
+      const link = document.querySelectorAll('.top nav a')[event.key - 1];
+      if (link) link.click();
       else if (event.key === '/') (document.getElementById('find') ?? document.getElementById('composer-text'))?.focus();
       else if (event.key === 'n') newConversation();
       else if (event.key === '?') onKeys();

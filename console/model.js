@@ -61,11 +61,7 @@ function joinedParts(parts) {
 }
 
 /** Copies the members of `more` over those of `object`. A member called `__proto__` stays a member. */
-function merged(object, more) {
-  const result = Object.assign(Object.create(null), object);
-  for (const [name, value] of Object.entries(more ?? {})) result[name] = value;
-  return { ...result };
-}
+const merged = (object, more) => ({ ...object, ...more });
 
 function extendArtifact(artifact, chunk) {
   for (const part of chunk.parts ?? []) appendPart(artifact.parts, part);
@@ -108,8 +104,7 @@ export function applyEvent(task, response) {
     const chunk = value.artifact;
     const index = artifacts.findLastIndex((artifact) => artifact.artifactId === chunk.artifactId);
     if (index >= 0 && value.append) extendArtifact(artifacts[index], chunk);
-    else if (index >= 0) artifacts[index] = { ...chunk, parts: joinedParts(chunk.parts) };
-    else artifacts.push({ ...chunk, parts: joinedParts(chunk.parts) });
+    else artifacts[index < 0 ? artifacts.length : index] = { ...chunk, parts: joinedParts(chunk.parts) };
   }
   return task;
 }
@@ -130,10 +125,8 @@ export class TaskLog {
     const cursor = parseCursor(id);
     const seq = cursor?.seq ?? this.lastSeq + 1;
     if (cursor && seq <= this.lastSeq) return false;
-    if (payloadOf(response).kind === 'task' && seq > 1) {
-      // A snapshot in place of the events that the log lacks.
-      if (this.lastSeq + 1 !== seq) this.hasGap = true;
-    }
+    // A snapshot in place of the events that the log lacks.
+    if (payloadOf(response).kind === 'task' && seq > 1 && this.lastSeq + 1 !== seq) this.hasGap = true;
     this.task = applyEvent(this.task, response);
     this.events.push({ ...more, seq, id, response, size });
     this.lastSeq = seq;
@@ -219,8 +212,6 @@ export function timelineRows(events, history = []) {
 export function turnsOf(events, now) {
   const turns = [];
   let turn = null;
-  let previous = null;
-  let waitSince = null;
   for (const { response } of events) {
     const { kind, value } = payloadOf(response);
     if (kind !== 'task' && kind !== 'statusUpdate') continue;
@@ -228,40 +219,41 @@ export function turnsOf(events, now) {
     const name = value.status?.state;
     if (at === null) continue;
     if (turn === null) {
-      turn = { segments: [], waited: waitSince === null ? 0 : at - waitSince, from: at, end: null };
+      turn = { segments: [], waited: turns.length > 0 ? at - turns.at(-1).to : 0, from: at, end: null };
       turns.push(turn);
     }
-    if (previous) turn.segments.push({ state: previous.state, from: previous.at, to: at });
+    const last = turn.segments.at(-1);
+    if (last) last.to = at;
     const state = stateOf(name);
     if (state.isTerminal || state.isInterrupted) {
       turn.end = name;
       turn.to = at;
       turn = null;
-      previous = null;
-      waitSince = at;
     } else {
-      previous = { state: name, at };
+      turn.segments.push({ state: name, from: at, to: Math.max(now, at) });
     }
   }
-  if (turn) {
-    if (previous) turn.segments.push({ state: previous.state, from: previous.at, to: Math.max(now, previous.at) });
-    turn.to = Math.max(now, turn.from);
-  }
+  if (turn) turn.to = Math.max(now, turn.from);
   return turns;
 }
 
+/** Metadata of the question of a task that waits. */
+const questionOf = (task) => (isInterrupted(task) ? task.status.message?.metadata : null);
+
 /** Returns the tool call that a task asks to approve: `{name, arguments}`, or `null`. */
 export function approvalOf(task) {
-  const call = isInterrupted(task) ? task.status.message?.metadata?.toolCall : null;
+  const call = questionOf(task)?.toolCall;
   return call && typeof call === 'object' ? { name: String(call.name ?? ''), arguments: call.arguments } : null;
 }
 
 /** Returns the JSON Schema of the answer that a task asks for, or `null`. */
 export function requestedSchema(task) {
-  const metadata = isInterrupted(task) ? task.status.message?.metadata : null;
-  const schema = metadata?.requestedSchema;
+  const schema = questionOf(task)?.requestedSchema;
   return schema && typeof schema === 'object' && !Array.isArray(schema) ? schema : null;
 }
+
+/** First message of the client. */
+export const askOf = (task) => task.history?.find(({ role }) => role === 'ROLE_USER');
 
 export function errorIdOf(task) {
   const id = task?.status?.message?.metadata?.errorId;
@@ -278,7 +270,7 @@ export function listRow(task) {
     created: timeOfId(task.id) ?? updated,
     updated,
     errorId: errorIdOf(task),
-    asked: summary(task.history?.find(({ role }) => role === 'ROLE_USER')?.parts, 80),
+    asked: summary(askOf(task)?.parts, 80),
     message: summary((task.status?.message ?? last)?.parts),
   };
 }
@@ -304,9 +296,8 @@ export function contextsOf(rows) {
   const contexts = new Map();
   for (const row of rows) {
     const known = contexts.get(row.context);
-    if (!known) contexts.set(row.context, { id: row.context, updated: row.updated, last: row, title: row.asked, titleCreated: row.created, count: 1 });
+    if (!known) contexts.set(row.context, { id: row.context, updated: row.updated, last: row, title: row.asked, titleCreated: row.created });
     else {
-      known.count += 1;
       if (row.updated > known.updated) Object.assign(known, { updated: row.updated, last: row });
       if (row.asked && (!known.title || row.created < known.titleCreated)) Object.assign(known, { title: row.asked, titleCreated: row.created });
     }

@@ -1,7 +1,7 @@
 // State that the views share: route, session, agents, lists of tasks, logs of tasks, and messages that are being sent.
 
 import { batch, computed, effect, signal } from './vendor/signals.js';
-import { Api, ApiError, follow, isRefused, readSse, reasonOf, sleep } from './api.js';
+import { Api, ApiError, follow, isRefused, readSse, reasonOf, rpcBody, sleep } from './api.js';
 import server from './server.js';
 import { TaskLog, isInterrupted, isTerminal, listRow, operatorRow, payloadOf } from './model.js';
 
@@ -268,6 +268,8 @@ function perFrame(change) {
   };
 }
 
+const isStream = ({ headers }) => headers.get('content-type')?.startsWith('text/event-stream');
+
 class List {
   constructor() {
     this.rows = new Map();
@@ -282,6 +284,14 @@ class List {
 
   stop() {
     this.stopping.abort();
+  }
+
+  /** Notes that all of it has been read. */
+  read() {
+    batch(() => {
+      this.state.value = 'live';
+      this.error.value = null;
+    });
   }
 
   async start() {
@@ -351,11 +361,8 @@ class OwnTasks extends List {
       if (isVisible.peek()) {
         await this.pages(this.latest > 0 ? { statusTimestampAfter: this.since() } : {}, TITLE_MESSAGES, stop);
         this.total = Math.max(this.total, this.rows.size);
-        batch(() => {
-          this.state.value = 'live';
-          this.error.value = null;
-          access.value = 'live';
-        });
+        this.read();
+        access.value = 'live';
       }
       await sleep(POLL_MS);
       if (stop.aborted) return;
@@ -374,7 +381,7 @@ class AllTasks extends List {
   async run(stop) {
     // The feed first, so that no change is lost between the pages and the feed.
     const opened = await operatorApi.fetch('operator/tasks', { headers: { accept: 'text/event-stream' }, signal: stop });
-    const isFeed = (opened.headers.get('content-type') ?? '').startsWith('text/event-stream');
+    const isFeed = isStream(opened);
     const changes = isFeed
       ? readSse(opened, ({ name, data }) => {
         if (name === 'reset') throw new ApiError('the feed was interrupted');
@@ -388,10 +395,7 @@ class AllTasks extends List {
       this.add(page.tasks ?? []);
       before = page.next ?? '';
     } while (before);
-    batch(() => {
-      this.state.value = 'live';
-      this.error.value = null;
-    });
+    this.read();
     await changes;
     if (!isFeed) await sleep(POLL_MS);
   }
@@ -560,8 +564,8 @@ const MAX_STORED_SEND = 200_000;
 
 function setPending(list) {
   pending.value = list;
-  const small = list.filter((send) => JSON.stringify(send.request).length < MAX_STORED_SEND && !send.request.isSecret);
-  store(sessionStorage, 'a2a-pending', small.length > 0 ? small.map(({ key, request, state }) => ({ key, request, state })) : null);
+  const small = list.filter(({ request, state }) => state !== 'failed' && !request.isSecret && JSON.stringify(request).length < MAX_STORED_SEND);
+  store(sessionStorage, 'a2a-pending', small.length > 0 ? small.map(({ key, request }) => ({ key, request })) : null);
 }
 
 const changeSend = (key, change) => setPending(pending.peek().map((send) => (send.key === key ? { ...send, ...change } : send)));
@@ -628,7 +632,9 @@ export async function attempt(key, onTask = () => {}) {
     await exchange(request, receive);
   } catch (error) {
     if (!feed) {
-      changeSend(key, { state: error.isUnknown || error.status === undefined ? 'unknown' : 'failed', error });
+      changeSend(key, { state: error.status ? 'failed' : 'unknown', error });
+      void known?.load();
+      known?.onIdle?.();
       return false;
     }
     feed.error.value = error;
@@ -653,9 +659,8 @@ async function exchange(request, receive) {
     ...(options.hasKey !== false && { 'idempotency-key': request.key }),
     ...(message.extensions?.length && { 'a2a-extensions': message.extensions.join(', ') }),
   };
-  const rpc = (method, params) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, params });
   if (options.binding === '0.3') {
-    const response = await client.json('rpc', { method: 'POST', headers: extra, body: rpc('message/send', sendOf03(body)) });
+    const response = await client.json('rpc', { method: 'POST', headers: extra, body: rpcBody('message/send', sendOf03(body)) });
     if (response.error) throw errorIn(response, 400);
     const id = response.result?.kind === 'task' ? response.result.id : null;
     if (id) receive({ task: await client.json(taskPath(id)) });
@@ -666,9 +671,9 @@ async function exchange(request, receive) {
   const response = await client.fetch(isRpc ? 'rpc' : 'message:stream', {
     method: 'POST',
     headers: { ...extra, accept: 'text/event-stream' },
-    body: isRpc ? rpc('SendStreamingMessage', body) : JSON.stringify(body),
+    body: isRpc ? rpcBody('SendStreamingMessage', body) : JSON.stringify(body),
   });
-  if (!(response.headers.get('content-type') ?? '').startsWith('text/event-stream')) {
+  if (!isStream(response)) {
     const json = await response.json();
     if (json.error) throw errorIn(json, 400);
     receive(json.result ?? json);

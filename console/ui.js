@@ -51,6 +51,8 @@ export function useRun(run, inputs) {
   }, inputs);
 }
 
+export const hasModifier = (event) => event.ctrlKey || event.metaKey || event.altKey;
+
 /** Announces a change of state to screen readers. */
 export function announce(text) {
   document.getElementById('announcements').textContent = visible(text);
@@ -140,7 +142,7 @@ export function Dialog({ title, onClose, children }) {
 export function Confirm({ title, text, action, onConfirm, onClose }) {
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <p>${text}</p>
-    <footer class="row end"><${Button} class="" onClick=${onClose}>Back<//><${Button} class="danger" onClick=${() => { onClose(); onConfirm(); }}>${action}<//></footer>
+    <footer class="row end"><${Button} class="" autofocus onClick=${onClose}>Back<//><${Button} class="danger" onClick=${() => { onClose(); onConfirm(); }}>${action}<//></footer>
   <//>`;
 }
 
@@ -307,7 +309,7 @@ export function VirtualList({ count, height, row, label, head, columns }) {
   const key = (event) => {
     const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: 10, PageUp: -10 }[event.key];
     const at = event.target.closest('[data-index]');
-    if (!step || event.ctrlKey || event.metaKey || event.altKey || (/^[jk]$/.test(event.key) && !preferences.peek().shortcuts)) return;
+    if (!step || hasModifier(event) || (/^[jk]$/.test(event.key) && !preferences.peek().shortcuts)) return;
     event.preventDefault();
     event.stopPropagation();
     focus(at ? Math.max(0, Math.min(count - 1, Number(at.dataset.index) + step)) : first);

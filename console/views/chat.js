@@ -1,8 +1,8 @@
 // Chat: the conversations of the caller, and the turns of one of them.
 
 import { useEffect, useRef, useState } from '../vendor/hooks.js';
-import { approvalOf, contextsOf, duration, isInterrupted, isTerminal, requestedSchema, shortId, stateOf, timeOfId } from '../model.js';
-import { Age, announce, Button, Confirm, CopyButton, Empty, ErrorBox, html, Json, Link, State, useValue } from '../ui.js';
+import { approvalOf, askOf, contextsOf, duration, isInterrupted, isTerminal, requestedSchema, shortId, stateOf, timeOfId } from '../model.js';
+import { Age, announce, Button, Confirm, CopyButton, Empty, ErrorBox, hasModifier, html, Json, Link, State, useValue } from '../ui.js';
 import { answerTo, api, attempt, cancelTask, card, dropSend, feedOf, go, messageOf, now, ownTasks, pending, preferences, replies, replaceRoute, route, send, watch } from '../store.js';
 import { Composer } from './composer.js';
 import { isFlat, SchemaForm } from './form.js';
@@ -29,7 +29,7 @@ function Conversations({ list, current }) {
 /** Tool call that waits for an approval. Its keys act only while the focus is inside. */
 function Approval({ call, onAnswer, isBusy }) {
   const key = (event) => {
-    if (!preferences.peek().shortcuts || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!preferences.peek().shortcuts || hasModifier(event)) return;
     if (event.key === 'a' || event.key === 'd') {
       event.preventDefault();
       event.stopPropagation();
@@ -89,14 +89,13 @@ export function TaskActions({ task, onRetried }) {
       setError(failure);
     }
   };
+  const first = askOf(task);
   const retry = () => {
-    const first = task.history?.find((message) => message.role === 'ROLE_USER');
     const message = messageOf(first.parts, { contextId: task.contextId, referenceTaskIds: [task.id], metadata: first.metadata });
     void send({ message }, (id, context) => onRetried?.(id, context));
   };
-  const canRetry = isTerminal(task) && task.history?.some((message) => message.role === 'ROLE_USER');
   return html`${isTerminal(task)
-    ? canRetry && html`<${Button} title="The same message as a new task of this conversation" onClick=${retry}>Retry as new<//>`
+    ? first && html`<${Button} title="The same message as a new task of this conversation" onClick=${retry}>Retry as new<//>`
     : html`<${Button} class="small danger" onClick=${() => setIsAsking(true)}>Cancel task<//>`}
     <${ErrorBox} error=${error} title="Not canceled." />
     ${isAsking && html`<${Confirm} title="Cancel this task?" text="The agent stops its work. A canceled task can't be continued." action="Cancel task" onConfirm=${cancel} onClose=${() => setIsAsking(false)} />`}`;
@@ -121,14 +120,17 @@ function Turn({ id, isCurrent, onAnswer }) {
   }, [feed]);
   const { task } = feed;
   const isRunning = task && !isTerminal(task);
-  const isStreamed = feed.state.peek() === 'live' && !feed.stopping;
+  const isWorking = isRunning && !isInterrupted(task);
   useEffect(() => {
     if (!isCurrent || !isRunning) return undefined;
     let end = null;
-    const begin = () => { end ??= watch(feed); };
+    const begin = () => {
+      end?.();
+      end = watch(feed);
+    };
     // The stream of a send delivers the events: a subscription begins when it ends.
     feed.onIdle = begin;
-    if (!isStreamed) begin();
+    if (feed.state.peek() !== 'live' || feed.stopping) begin();
     return () => {
       feed.onIdle = null;
       end?.();
@@ -139,7 +141,7 @@ function Turn({ id, isCurrent, onAnswer }) {
       ${error ? html`<${ErrorBox} error=${error} onRetry=${() => feed.load()} />` : html`<p class="muted">Loading…</p>`}</article>`;
   }
   const created = timeOfId(task.id);
-  const updated = Date.parse(task.status?.timestamp);
+  const updated = isWorking ? now.peek() : Date.parse(task.status?.timestamp);
   return html`<article class="turn" aria-label=${`Task ${shortId(task.id)}`}>
     <header><span>task <code title=${task.id}>${shortId(task.id)}</code></span><${State} name=${task.status?.state} />
       ${created !== null && html`<span class="muted">${duration(updated - created)}</span>`}
@@ -148,9 +150,9 @@ function Turn({ id, isCurrent, onAnswer }) {
     ${(task.history ?? []).map((message) => html`<${Message} key=${message.messageId} message=${message} />`)}
     ${task.artifacts?.length > 0 && html`<div class="message"><div class="who">Agent</div><div class="body">${task.artifacts.map((artifact) => html`<${Artifact} key=${artifact.artifactId} artifact=${artifact} />`)}</div></div>`}
     ${task.status?.message && html`<${Message} message=${task.status.message} />`}
-    ${isCurrent && isRunning && !isInterrupted(task) && html`<p><${FeedState} feed=${feed} /></p>`}
-    ${isInterrupted(task) && isCurrent && html`<${Question} key=${task.status.timestamp} task=${task} onAnswer=${(parts) => onAnswer(task, parts)} />`}
-    ${error && isTerminal(task) === false && error.status > 0 && error.status < 500 && html`<${ErrorBox} error=${error} title="The task can't be followed." />`}
+    ${isCurrent && isWorking && html`<p><${FeedState} feed=${feed} /></p>`}
+    ${isCurrent && isInterrupted(task) && html`<${Question} key=${task.status.timestamp} task=${task} onAnswer=${(parts) => onAnswer(task, parts)} />`}
+    ${isRunning && error?.status > 0 && error.status < 500 && html`<${ErrorBox} error=${error} title="The task can't be followed." />`}
   </article>`;
 }
 
@@ -229,10 +231,16 @@ function Conversation({ context, list, skill }) {
     composer.current(request);
     onTask(id, contextId);
   };
-  const onSend = (request, onAccepted) => send(request, (id, contextId) => {
-    onAccepted?.();
-    onTask(id, contextId);
-  });
+  const onSend = (request, onAccepted) => {
+    const accept = (id, contextId) => {
+      onAccepted?.();
+      onTask(id, contextId);
+    };
+    // The same message again is a retry of one that may have arrived.
+    const contentOf = ({ message: { taskId, parts } }) => JSON.stringify([taskId, parts]);
+    const same = sends.find((item) => item.state === 'unknown' && contentOf(item.request) === contentOf(request));
+    return same ? attempt(same.key, accept) : send(request, accept);
+  };
   const onAnswer = (task, parts) => onSend(answerTo(task, parts));
   const last = ids.length > 0 ? feedOf(ids.at(-1)) : null;
   useValue(last?.version);

@@ -24,7 +24,7 @@ function valueOf(property, text) {
 
 function initial(property) {
   if (property.enum) {
-    const index = property.enum.findIndex((option) => option === property.default);
+    const index = property.enum.indexOf(property.default);
     return index < 0 ? '' : String(index);
   }
   if (property.type === 'boolean') return property.default === true;

@@ -74,11 +74,11 @@ export function Part({ part }) {
 
 const Parts = ({ parts }) => (parts ?? []).map((part, index) => html`<${Part} key=${index} part=${part} />`);
 
-/** Error id of a failure, and how its cause is found. */
-export function ErrorId({ id }) {
+/** Error id of a failure, and how its cause is found. A message with the id in its text does not say the cause. */
+export function ErrorId({ id, message }) {
   return html`<${Id} id=${id} name="error id" /> ${useValue(isOperator)
-    ? html`<span class="muted">the log has the cause: <${Id} id=${`a2a admin error ${id}`} name="command" /></span>`
-    : html`<span class="muted">the operator finds the cause by it</span>`}`;
+    ? html`<span class="muted">the log has the cause (in the folder of the server): <${Id} id=${`a2a admin error ${id}`} name="command" /></span>`
+    : JSON.stringify(message.parts ?? '').includes(id) && html`<span class="muted">the operator finds the cause by it</span>`}`;
 }
 
 export function Message({ message, who = 'You' }) {
@@ -87,7 +87,7 @@ export function Message({ message, who = 'You' }) {
   return html`<div class=${isUser ? 'message user' : 'message'}>
     <div class="who">${isUser ? who : 'Agent'}</div>
     <div class="body"><${Parts} parts=${message.parts} />
-      ${typeof errorId === 'string' && html`<div class="row">error id <${ErrorId} id=${errorId} /></div>`}
+      ${typeof errorId === 'string' && html`<div class="row">error id <${ErrorId} id=${errorId} message=${message} /></div>`}
     </div>
   </div>`;
 }

@@ -53,6 +53,7 @@ export const Deliveries = ({ deliveries, onDone = () => {} }) => html`<${Table} 
 export function Push() {
   const { query } = useValue(route);
   const status = useValue(operator);
+  const isSupported = useSupport();
   const state = query.get('state') ?? '';
   const [deliveries, setDeliveries] = useState(null);
   const [error, setError] = useState(null);
@@ -83,17 +84,22 @@ export function Push() {
       <${Button} disabled=${!deliveries?.some((delivery) => delivery.state === 'dead')} onClick=${() => setIsAsking(true)}>Retry all dead<//></div>
     <${ErrorBox} error=${error} title="Deliveries can't be read." onRetry=${load} />
     ${isRefused(error) && html`<${NeedsOperator} />`}
-    ${deliveries?.length === 0 && html`<${Empty}><p>${state ? `No delivery is ${state}.` : 'No task has a receiver.'}</p><p>A receiver for trying it out:</p><div class="row"><${Id} id="a2a listen --port 9000" name="command" /></div><//>`}
+    ${deliveries?.length === 0 && html`<${Empty}><p>${state ? `No delivery is ${state}.` : 'No task has a receiver.'}</p>${isSupported ? html`<p>A receiver for trying it out:</p><div class="row"><${Id} id="a2a listen --port 9000" name="command" /></div>` : NO_PUSH}<//>`}
     ${deliveries?.length > 0 && html`<${Deliveries} deliveries=${deliveries} onDone=${done} />`}
     ${deliveries?.length >= MAX_DELIVERIES && html`<p class="muted">The first ${MAX_DELIVERIES} are shown.</p>`}
     ${isAsking && html`<${Confirm} title="Retry all dead deliveries?" text="Each receiver gets the events that it has not accepted." action="Retry all" onConfirm=${() => retry({ dead: true }, done)} onClose=${() => setIsAsking(false)} />`}
   </div>`;
 }
 
+export const NO_RECEIVER = html`<p class="muted">No receiver is registered for this task.</p>`;
+const NO_PUSH = html`<p class="muted">This agent sends no push notifications: the server enables them with <code>push.enabled</code>.</p>`;
+/** True if the current agent sends push notifications. */
+const useSupport = () => useValue(card)?.capabilities?.pushNotifications;
+
 /** Receivers of an own task. `deliveries` are those of the operator API, if the caller may read it. */
 export function TaskPush({ task, deliveries }) {
   const client = useValue(api);
-  const isSupported = useValue(card)?.capabilities?.pushNotifications === true;
+  const isSupported = useSupport();
   const [configs, setConfigs] = useState(null);
   const [error, setError] = useState(null);
   const [draft, setDraft] = useState({ url: '', token: '' });
@@ -109,7 +115,7 @@ export function TaskPush({ task, deliveries }) {
     }
   };
   useEffect(() => { if (isSupported) void call(() => {}); }, [path, isSupported]);
-  if (!isSupported) return html`<p class="muted">This agent sends no push notifications: the server enables them with <code>push.enabled</code>.</p>`;
+  if (!isSupported) return NO_PUSH;
   const create = (event) => {
     event.preventDefault();
     void call(async () => {
@@ -119,7 +125,7 @@ export function TaskPush({ task, deliveries }) {
   };
   return html`<div class="stack">
     <${ErrorBox} error=${error} />
-    ${configs?.length === 0 && html`<p class="muted">No receiver is registered for this task.</p>`}
+    ${configs?.length === 0 && NO_RECEIVER}
     ${(configs ?? []).map((config) => html`<div class="box row" key=${config.id}><code class="grow">${config.url}</code><span class="muted">${shortId(config.id ?? '')}</span>
       <${Button} class="small danger" onClick=${() => call(() => client.json(`${path}/${encodeURIComponent(config.id)}`, { method: 'DELETE' }))}>Delete<//></div>`)}
     <form class="box stack" onSubmit=${create}><strong>Register a receiver</strong>

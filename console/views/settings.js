@@ -28,8 +28,8 @@ function Login({ error, onDone }) {
   return html`<form class="stack" onSubmit=${submit} autocomplete="off">
     ${error?.message && html`<p class="box fail" role="alert">${error.message}${error.challenge && html`<br /><code>${error.challenge}</code>`}</p>`}
     ${choices.length > 1 && html`<${Field} label="Scheme"><select value=${String(index)} onChange=${typed((value) => setIndex(Number(value)))}>${options(choices.map(({ label }) => label))}</select><//>`}
-    ${scheme.kind === 'basic' && html`<${Field} label="Name"><input value=${user} required onInput=${typed(setUser)} /><//>`}
-    <${Field} label=${scheme.kind === 'basic' ? 'Password' : scheme.label}><input type="password" required autocomplete="off" value=${secret} onInput=${typed(setSecret)} /><//>
+    ${scheme.kind === 'basic' && html`<${Field} label="Name"><input value=${user} required autofocus=${error} onInput=${typed(setUser)} /><//>`}
+    <${Field} label=${scheme.kind === 'basic' ? 'Password' : scheme.label}><input type="password" required autocomplete="off" autofocus=${error} value=${secret} onInput=${typed(setSecret)} /><//>
     <${Check} checked=${isKept} set=${setIsKept}>keep for this tab, also when it is reloaded<//>
     <div class="row end"><button type="submit" class="primary">Sign in</button></div>
   </form>`;

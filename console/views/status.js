@@ -74,11 +74,11 @@ function Latencies() {
 export function Status() {
   const status = useValue(operator);
   const error = useValue(operatorError);
-  const dropped = html`<${ErrorBox} error=${useValue(rejection)} title="The operator token was dropped." />`;
+  const dropped = useValue(rejection) && html`<p class="box fail" role="alert">The operator URL is of an earlier start of the server: open the one that its last start printed.</p>`;
   // A refused caller enters credentials first.
   const isPolled = Boolean(status) || !isRefused(error);
   usePoll(() => isPolled && probeOperator(), POLL_MS, [isPolled]);
-  if (!status) return html`<div class="view">${dropped}<${ErrorBox} error=${error} title="The status can't be read." /><${NeedsOperator} /></div>`;
+  if (!status) return html`<div class="view">${dropped ?? html`<${ErrorBox} error=${error} title="The status can't be read." />`}<${NeedsOperator} /></div>`;
   const { access, agents, limits, otlp, push, store, totals = {} } = status;
   const states = Object.entries(totals.tasks ?? {});
   return html`<div class="view">

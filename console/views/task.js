@@ -3,13 +3,13 @@
 import { useEffect, useMemo, useState } from '../vendor/hooks.js';
 import { signal } from '../vendor/signals.js';
 import { sleep } from '../api.js';
-import { duration, errorIdOf, grouped, isInterrupted, isTerminal, shortId, size, stateOf, summary, TaskLog, timelineRows, timeOf, timeOfId, turnsOf } from '../model.js';
+import { askOf, duration, errorIdOf, grouped, isInterrupted, isTerminal, shortId, size, stateOf, summary, TaskLog, timelineRows, timeOf, timeOfId, turnsOf } from '../model.js';
 import { Button, Clock, CopyButton, ErrorBox, html, Id, Link, Loading, Menu, options, Section, State, Table, Tabs, typed, useRun, useValue } from '../ui.js';
 import { answerTo, api, go, isOperator, now, operatorApi, requestOf, route, send, TaskFeed, watch } from '../store.js';
 import { curl, grpcurl, python, a2a } from '../copy.js';
 import { FeedState, Question, TaskActions } from './chat.js';
 import { Artifact, ErrorId, Message, Part } from './parts.js';
-import { Deliveries, TaskPush } from './push.js';
+import { Deliveries, NO_RECEIVER, TaskPush } from './push.js';
 import { Wire } from './wire.js';
 
 export function CopyCall({ request, label }) {
@@ -19,7 +19,7 @@ export function CopyCall({ request, label }) {
 
 /** The send that created a task, as a call. */
 function sendRequest(task) {
-  const first = task.history?.find((message) => message.role === 'ROLE_USER');
+  const first = askOf(task);
   const { taskId, contextId, ...message } = first ?? { messageId: crypto.randomUUID(), role: 'ROLE_USER', parts: [] };
   return requestOf('SendMessage', { path: 'message:send', method: 'POST', body: { message } });
 }
@@ -68,7 +68,7 @@ const Title = ({ id, state }) => html`<h1><${State} name=${state} /> <span class
 
 const Fact = ({ name, children }) => html`<dt>${name}</dt><dd>${children}</dd>`;
 
-function Facts({ task, facts, log }) {
+function Facts({ task, facts, log, who }) {
   const created = timeOfId(task.id);
   const updated = Date.parse(task.status?.timestamp);
   const end = isTerminal(task) || isInterrupted(task) ? updated : useValue(now);
@@ -76,10 +76,10 @@ function Facts({ task, facts, log }) {
   const turn = facts?.turns?.at(-1);
   return html`<dl class="facts">
     <${Fact} name="task"><${Id} id=${task.id} /><//>
-    <${Fact} name="conversation"><${Link} to=${['chat', task.contextId]}>${shortId(task.contextId)}<//><//>
+    <${Fact} name="conversation">${who && facts.task.owner ? html`<${Id} id=${task.contextId} name="conversation" />` : html`<${Link} to=${['chat', task.contextId]}>${shortId(task.contextId)}<//>`}<//>
     ${created !== null && html`<${Fact} name="time"><${Clock} at=${created} /> for ${duration(end - created)}<//>`}
     <${Fact} name="events">${grouped(log.events.length)}<//>
-    ${errorId && html`<${Fact} name="error id"><${ErrorId} id=${errorId} /><//>`}
+    ${errorId && html`<${Fact} name="error id"><${ErrorId} id=${errorId} message=${task.status.message} /><//>`}
     ${facts?.task && html`<${Fact} name="owner">${facts.task.owner || '—'}${facts.task.tenant ? ` · tenant ${facts.task.tenant}` : ''}<//>`}
     ${turn && html`<${Fact} name="last turn">${[turn.caller && `caller ${turn.caller}`, turn.binding && `${turn.binding} ${turn.version ?? ''}`, `attempt ${turn.attempt ?? 1}`, turn.reason && turn.reason !== 'none' && `reason ${turn.reason}`, turn.tokens?.input && `${turn.tokens.input} + ${turn.tokens.output} tokens`, turn.trace && `trace ${turn.trace}`].filter(Boolean).join(' · ')}<//>`}
   </dl>`;
@@ -121,10 +121,10 @@ function Turns({ log, facts }) {
 const KINDS = { '': 'all kinds', task: 'created', statusUpdate: 'status', artifactUpdate: 'artifact', message: 'message' };
 
 function What({ row }) {
-  const text = row.message ? summary(row.message.parts, 160) : '';
+  const text = summary(row.message?.parts, 160);
   if (row.kind === 'artifactUpdate') {
     const name = row.name || shortId(row.artifactId);
-    return html`${row.count > 1 ? html`<strong>${grouped(row.count)} chunks</strong> of artifact “${name}”` : html`chunk of artifact “${name}”`}${row.isLast ? html` <span class="muted">last</span>` : ''}`;
+    return html`${row.count > 1 ? html`<strong>${grouped(row.count)} chunks</strong>` : 'chunk'} of artifact “${name}”${row.isLast ? html` <span class="muted">last</span>` : ''}`;
   }
   if (row.kind === 'message') return html`message ${row.isHidden ? html`<span class="muted">(from the client, on no stream)</span>` : ''} ${text}`;
   return html`<${State} name=${row.state} /> ${text && html`<span>${text}</span>`}`;
@@ -140,9 +140,8 @@ function Timeline({ log, task, facts }) {
   const rows = timelineRows(log.events, task.history);
   let last = null;
   const timed = rows.map((row) => {
-    const at = row.at ?? null;
-    const delta = at !== null && last !== null ? at - last : null;
-    if (at !== null) last = at;
+    const delta = row.at !== null && last !== null ? row.at - last : null;
+    last = row.at ?? last;
     return { ...row, delta };
   });
   const text = find.trim().toLowerCase();
@@ -181,7 +180,7 @@ const TABS = { timeline: 'Timeline', result: 'Result', wire: 'Wire', push: 'Push
 function Details({ task, facts, feed, query, who, push, children }) {
   const { args: [id, tab = 'timeline'] } = route.peek();
   const { log } = feed;
-  return html`<${Facts} task=${task} facts=${facts} log=${log} />${children}
+  return html`<${Facts} task=${task} facts=${facts} log=${log} who=${who} />${children}
     <${Tabs} items=${TABS} to=${['task', id]} query=${query} current=${tab} label="Views of the task" />
     ${tab === 'result' ? html`<${Result} task=${task} who=${who} />` : tab === 'wire' ? html`<${Wire} feed=${feed} />` : tab === 'push' ? push : html`<${Timeline} log=${log} task=${task} facts=${facts} />`}`;
 }
@@ -196,7 +195,7 @@ function OperatorTask({ id, query }) {
   const task = facts.snapshot ?? feed.log.task ?? { id, contextId: context, status: { state, timestamp: updated } };
   return html`<div class="view"><div class="row"><${Title} id=${id} state=${state} /><span class="grow"></span>${owner === '' && html`<${Link} to=${['task', id]} class="button small">Open as own task<//>`}</div>
     <${Details} task=${task} facts=${facts} feed=${feed} query=${Object.fromEntries(query)} who="Client"
-      push=${facts.push.length > 0 ? html`<${Deliveries} deliveries=${facts.push} />` : html`<p class="muted">No receiver is registered for this task.</p>`}>${message && html`<p class=${stateOf(state).tone === 'fail' ? 'box fail' : 'box'}>${message}</p>`}<//></div>`;
+      push=${facts.push.length > 0 ? html`<${Deliveries} deliveries=${facts.push} />` : NO_RECEIVER}>${message && html`<p class=${stateOf(state).tone === 'fail' ? 'box fail' : 'box'}>${message}</p>`}<//></div>`;
 }
 
 export function Task() {

@@ -22,7 +22,7 @@ function Filters({ query, isAll, count, list, children }) {
   const listState = useValue(list.state);
   const total = Math.max(list.total, list.rows.size);
   return html`<div class="stack">
-    <div class="row"><h1>Tasks</h1><span class="muted" role="status">${count === total ? '' : `${grouped(count)} of `}${grouped(total)} tasks · ${listState === 'live' ? '● live' : listState === 'loading' ? `loading ${grouped(list.rows.size)}…` : '○ offline'}</span>
+    <div class="row"><h1>Tasks</h1><span class="muted" role="status">${count === total ? '' : `${grouped(count)} of `}${grouped(total)} tasks · ${listState === 'live' ? '● live' : listState === 'loading' ? `loading ${grouped(list.rows.size)}…` : `○ ${/^4/.test(list.error.peek()?.status) ? 'not readable' : 'offline'}`}</span>
       <span class="grow"></span>${children}
       ${useValue(isOperator) && html`<${Check} checked=${isAll} set=${(value) => set({ all: value ? '1' : '', owner: '' })}>all owners<//>`}</div>
     <div class="row">
@@ -36,10 +36,9 @@ function Filters({ query, isAll, count, list, children }) {
   </div>`;
 }
 
-const linkOf = (row, isAll) => (isAll ? { to: ['task', row.id], query: { owner: row.owner, tenant: row.tenant, of: row.agent } } : { to: ['task', row.id] });
-
 function Row({ row, index, isAll }) {
-  const { to, query } = linkOf(row, isAll);
+  const to = ['task', row.id];
+  const query = isAll ? { owner: row.owner, tenant: row.tenant, of: row.agent } : {};
   const open = (event) => {
     if (!event.target.closest('a') && String(getSelection()) === '') go(to, query);
   };
@@ -63,9 +62,8 @@ function Running({ since }) {
 }
 
 function Head({ isAll }) {
-  const names = isAll ? ['State', 'Id', 'Owner', 'Updated', 'Duration', 'Events', 'Try', 'Last message'] : ['State', 'Id', 'Context', 'Updated', 'Duration', 'Last message'];
-  const isNumber = ['Duration', 'Events', 'Try'];
-  return html`<div class=${`list-row ${isAll ? 'all' : 'own'}`} role="row">${names.map((name) => html`<span role="columnheader" class=${isNumber.includes(name) ? 'number' : ''}>${name}</span>`)}</div>`;
+  const names = `State|Id|${isAll ? 'Owner' : 'Context'}|Updated|#Duration|${isAll ? '#Events|#Try|' : ''}Last message`.split('|');
+  return html`<div class=${`list-row ${isAll ? 'all' : 'own'}`} role="row">${names.map((name) => html`<span role="columnheader" class=${name[0] === '#' ? 'number' : ''}>${name.replace('#', '')}</span>`)}</div>`;
 }
 
 /** Keeps the order of the rows while the reader is in the list: new rows wait until they are asked for. */
@@ -100,7 +98,7 @@ export function Tasks() {
     <${Filters} query=${query} isAll=${isAll} count=${sorted.length} list=${list}>${waiting > 0 && html`<${Button} onClick=${release}>${waiting} new — show<//>`}<//>
     <${ErrorBox} error=${error} title="The list is not up to date." />
     ${order.length === 0
-      ? html`<${Empty}>${list.rows.size > 0 ? 'No task passes the filter.' : list.state.peek() === 'loading' ? 'Loading…' : html`<p>No tasks yet.</p><${Link} to=${['chat']} class="button">Send a message<//>`}<//>`
+      ? !error && html`<${Empty}>${list.rows.size > 0 ? 'No task passes the filter.' : list.state.peek() === 'loading' ? 'Loading…' : html`<p>No tasks yet.</p><${Link} to=${['chat']} class="button">Send a message<//>`}<//>`
       : html`<div class="grow stack" onFocusIn=${hold} onFocusOut=${hold}><${VirtualList} key=${isNarrow} count=${order.length} height=${isNarrow ? 60 : 36} label="Tasks" columns=${isAll ? 8 : 6}
         head=${html`<${Head} isAll=${isAll} />`} row=${(index) => html`<${Row} key=${order[index].key} row=${order[index]} index=${index} isAll=${isAll} />`} /></div>`}
   </div>`;

@@ -1,7 +1,7 @@
 // Wire: the events of a task in the form of each binding, read from the server as a client receives them.
 
 import { useState } from '../vendor/hooks.js';
-import { ApiError, GrpcDecoder, grpcFrame, readBytes, readSse, stringField } from '../api.js';
+import { ApiError, GrpcDecoder, grpcFrame, readBytes, readSse, rpcBody, stringField } from '../api.js';
 import { grouped, isTerminal, parseCursor, size } from '../model.js';
 import { Button, Code, CopyButton, ErrorBox, html, useRun, useValue, VirtualList } from '../ui.js';
 import { requestOf } from '../store.js';
@@ -13,14 +13,13 @@ const MAX_EVENTS = 20_000;
 const SUBSCRIBE_ID = 2;
 
 const subscribePath = (prefix, id, cursor) => `${prefix}tasks/${encodeURIComponent(id)}:subscribe?lastEventId=${encodeURIComponent(cursor)}`;
-const rpcBody = (method, id) => JSON.stringify({ jsonrpc: '2.0', id: 1, method, params: { id } });
 
 /** Each form: the call that returns it, for a cursor, and the name that it has in the operator API. */
 const FORMS = {
   json: { label: '1.0 JSON', operator: '1.0', open: (id, cursor) => ({ path: subscribePath('', id, cursor), version: '1.0' }) },
-  rpc: { label: '1.0 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '1.0', body: rpcBody('SubscribeToTask', id), cursor }) },
+  rpc: { label: '1.0 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '1.0', body: rpcBody('SubscribeToTask', { id }), cursor }) },
   json03: { label: '0.3 JSON', operator: '0.3' },
-  rpc03: { label: '0.3 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '0.3', body: rpcBody('tasks/resubscribe', id), cursor }) },
+  rpc03: { label: '0.3 JSON-RPC', open: (id, cursor) => ({ path: 'rpc', version: '0.3', body: rpcBody('tasks/resubscribe', { id }), cursor }) },
   rest03: { label: '0.3 REST', open: (id, cursor) => ({ path: subscribePath('v1/', id, cursor), version: '0.3' }) },
   grpc: { label: 'gRPC text', operator: 'proto', isGrpc: true, open: (id, cursor) => ({ path: 'lf.a2a.v1.A2AService/SubscribeToTask', cursor }) },
 };
@@ -141,7 +140,7 @@ export function Wire({ feed }) {
     ${events.length > 0 && html`<div class="wire">
       <${VirtualList} count=${events.length} height=${36} label="Events" columns=${3} row=${row} />
       <div class="detail"><div class="row"><strong>event ${event.seq}</strong><span class="muted">${size(event.bytes)}</span><span class="grow"></span><${CopyButton} text=${event.raw ?? text} label="Copy event" /></div>
-        ${html`<${Code} key=${`${name}/${event.seq}`} text=${text} label="Event" />`}</div>
+        <${Code} key=${`${name}/${event.seq}`} text=${text} label="Event" /></div>
     </div>`}
   </div>`;
 }

@@ -66,6 +66,15 @@ await test('a question is answered in the same task', demo, {}, async (session) 
   assert.equal(textOf(await demo.task(id)), 'Lisbon');
 });
 
+await test('an answer of another client is shown', demo, {}, async (session) => {
+  const taskId = await session.sendNew('/ask City?');
+  await session.state('input required');
+  const { contextId } = await demo.task(taskId);
+  await demo.send('Lisbon', { taskId, contextId });
+  await session.state('completed');
+  await session.turn.getByText('Lisbon', { exact: true }).first().waitFor();
+});
+
 await test('credentials, rejections and failures are shown', demo, {}, async (session) => {
   const id = await session.sendNew('/auth');
   await session.state('auth required');
@@ -139,6 +148,17 @@ await test('a message that is too large is kept as a draft', demo, { expects: /s
   const draft = session.page.locator('#composer-text');
   await until('the draft is kept', async () => (await draft.inputValue()) === 'too large');
   assert.equal(await session.page.locator('.chip').count(), 1);
+});
+
+await test('a rejected message is a draft after a reload', demo, { expects: /status of 400/ }, async (session) => {
+  const { page } = session;
+  await session.goto('#/chat');
+  session.proxy.respond = ({ url }) => (url.endsWith('message:stream') ? [400, {}] : null);
+  await session.send('rejected');
+  await page.getByText('Not sent.').waitFor();
+  await page.reload();
+  await until('the draft is kept', async () => (await page.locator('#composer-text').inputValue()) === 'rejected');
+  assert.equal(await session.turn.count(), 0);
 });
 
 await test('an error names a violation once', demo, { expects: /status of 400/ }, async (session) => {
@@ -240,6 +260,14 @@ await test('a lost response is retried with the same key', demo, { expects: /ERR
   await session.page.getByRole('link', { name: '+ New' }).click();
   await session.page.getByText('Send a message to begin a conversation.').waitFor();
   assert.equal(await draft.inputValue(), '');
+  // To send the draft again is a retry too.
+  session.proxy.drops = isSend;
+  await session.send('lost thrice');
+  await retry.waitFor();
+  session.proxy.drops = () => false;
+  await draft.press('Control+Enter');
+  await session.state('completed');
+  assert.equal((await demo.json('tasks?pageSize=1')).totalSize, totalSize + 3);
 });
 
 await test('the navigation returns to the conversation', demo, {}, async (session) => {
@@ -618,6 +646,7 @@ const authorization = { authorization: `Bearer ${TOKEN}` };
 async function signIn(page, token, { isKept = false } = {}) {
   const dialog = page.getByRole('dialog');
   await dialog.waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.type), 'password');
   await dialog.locator('input[type=password]').fill(token);
   if (isKept) await dialog.getByRole('checkbox').check();
   await dialog.getByRole('button', { name: 'Sign in' }).click();
@@ -834,7 +863,10 @@ await test('the token of the start opens the views of the operator', operated, {
   const turns = page.getByRole('meter', { name: /turns/ }).first();
   await until('three turns are in use', async () => (await turns.getAttribute('aria-valuenow')) === '3');
   for (const id of slow) await operated.json(`tasks/${id}:cancel`, { body: {}, headers: asAda });
-  await session.goto('#/tasks?all=1');
+  await session.goto('#/tasks');
+  await page.getByText('0 tasks · ○ not readable').waitFor();
+  assert.equal(await page.getByText('No tasks yet.').count(), 0);
+  await page.getByRole('link', { name: 'Tasks', exact: true }).click();
   const row = page.locator('.list-row[data-index]', { hasText: task.id.slice(-6) });
   assert.ok((await row.innerText()).includes('ada'));
   await row.getByRole('link').click();
@@ -971,7 +1003,8 @@ await test('a dead server is shown as such, and its status is dropped', restarte
   await ready.waitFor({ state: 'detached' });
   await restarted.start();
   await header.getByText(/connected|sign in/).waitFor();
-  await page.getByText('The operator token was dropped').waitFor();
+  await page.getByText('The operator URL is of an earlier start of the server').waitFor();
+  assert.equal(await page.getByRole('alert').count(), 1);
   assert.equal(await page.getByText('Limits in use').count(), 0);
   const asked = () => proxy.requests.filter(({ url, headers }) => url.endsWith('operator/status') && headers.authorization).length;
   const before = asked();

@@ -104,7 +104,7 @@ test('errors of HTTP+JSON name fields, reason and request', () => {
   const error = errorOf(400, new Headers({ 'x-request-id': 'r1', 'retry-after': '2', 'www-authenticate': 'Bearer' }), JSON.stringify(body));
   assert.deepEqual([error.message, error.reason, error.fields[0].field, error.requestId, error.retryAfter, error.challenge], ['invalid', 'BAD', 'message.parts', 'r1', 2000, 'Bearer']);
   assert.equal(errorOf(502, new Headers(), '<h1>Bad gateway</h1>').message, '<h1>Bad gateway</h1>');
-  assert.ok(new ApiError('lost').isUnknown);
+  assert.equal(new ApiError('lost').status, 0);
 });
 
 test('paths are below the agent, also those with a colon', () => {
