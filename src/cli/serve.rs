@@ -196,15 +196,15 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
                 paths: &paths,
             };
             announce(&banner.text(&details));
-            if agents.is_empty() && AgentSource::of(&config)?.is_demo() {
-                announce("Send /help instead of hello for the other commands of the demo agent.\n");
-            }
             // Not in logs, which others may read.
             if io::stdout().is_terminal() {
                 announce(&format!(
                     "For the operator, until the server stops: {url}/#operator={}\n",
                     operator_token.expose()
                 ));
+            }
+            if agents.is_empty() && AgentSource::of(&config)?.is_demo() {
+                announce("Send /help instead of hello for the other commands of the demo agent. ");
             }
             announce("Ctrl-C stops the server.\n");
         }
