@@ -245,7 +245,7 @@ async fn startup(directory: &Path, flags: &[&str], variables: &[(&str, &str)]) -
 /// Returns the commands in a startup message, which may have several lines each.
 fn commands(lines: &[String]) -> Vec<String> {
     let (mut commands, mut is_command) = (Vec::<String>::new(), false);
-    for line in lines.iter().skip_while(|line| !line.starts_with("Call it")).skip(1) {
+    for line in lines.iter().skip_while(|line| !line.ends_with("call it from another terminal:")).skip(1) {
         if line.starts_with("    ") && is_command {
             let command = commands.last_mut().unwrap();
             command.push('\n');
@@ -323,7 +323,7 @@ async fn printed_commands_work() {
         let (_server, lines) = startup(directory, &flags, variables).await;
         let text = lines.join("\n");
         let url = lines[0].strip_prefix("listening on ").unwrap();
-        let console = format!("\nOpen {url}/ in a browser for the console.\n");
+        let console = format!("\nOpen {url}/ in a browser for the console, or call");
         for part in parts.iter().copied().chain([&*console]) {
             assert!(text.contains(part), "{part}: {text}");
         }

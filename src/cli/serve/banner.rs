@@ -75,23 +75,23 @@ impl Banner<'_> {
         let program = program();
         let next_line = if curl.len() + url.len() > 42 { "\\\n    " } else { "" };
         let json = format!("{next_line}-H 'content-type: application/json'");
-        _ = write!(text, "\nCall it from another terminal:\n{assignment}");
+        let heading = if cfg!(feature = "console") && self.config.console != Some(Console::Off) {
+            format!("Open {url}/ in a browser for the console, or call it from another terminal:")
+        } else {
+            "Call it from another terminal:".to_owned()
+        };
+        _ = write!(text, "\n{heading}\n{assignment}");
         for path in self.paths {
             _ = writeln!(text, "  {program} send {url}{path} hello{a2a}{flag}");
         }
-        _ = write!(
-            text,
+        text + &format!(
             r"  curl{curl} {url}/message:send {json} \
 {header}    -d '{MESSAGE}'
   grpcurl{grpcurl} \
 {header}    -d '{MESSAGE}' \
     {authority} lf.a2a.v1.A2AService/SendMessage
 "
-        );
-        if cfg!(feature = "console") && self.config.console != Some(Console::Off) {
-            _ = writeln!(text, "Open {url}/ in a browser for the console.");
-        }
-        text
+        )
     }
 
     /// Returns the variable with a token for the examples, and a line that sets it. Empty if calls need none.
