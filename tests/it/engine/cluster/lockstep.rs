@@ -223,7 +223,8 @@ impl Processes {
         while self.network.now() < time {
             let now = self.network.now();
             let mut end = time.min(now + MAX_WINDOW).min(self.network.next_event());
-            let mut waiting: Vec<&Process> = self.processes.iter().flatten().filter(|it| !it.is_stopped).collect();
+            let mut waiting: Vec<&Process> =
+                self.processes.iter().flatten().filter(|process| !process.is_stopped).collect();
             while !waiting.is_empty() {
                 let next = self.network.below(u64::try_from(waiting.len()).unwrap());
                 let process = waiting.swap_remove(usize::try_from(next).unwrap());

@@ -95,7 +95,10 @@ fn check_reads(contents: &StoreContents, seen: &Seen, errors: &mut Vec<String>) 
             }
             Line::Event { cursor, event, .. } => {
                 let Some(id) = event.payload.as_ref().and_then(task_of) else { continue };
-                let seq = cursor.as_deref().and_then(Cursor::from_text).and_then(|it| it.parts().map(|(_, at)| at.seq));
+                let seq = cursor
+                    .as_deref()
+                    .and_then(Cursor::from_text)
+                    .and_then(|cursor| cursor.parts().map(|(_, at)| at.seq));
                 match (seq, &event.payload, contents.tasks.get(id)) {
                     (Some(seq), ..) => {
                         let at = usize::try_from(seq).unwrap().saturating_sub(1);

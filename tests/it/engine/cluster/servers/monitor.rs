@@ -61,7 +61,7 @@ pub(super) struct Processes<'a> {
 
 impl Processes<'_> {
     fn server(&self, replica: ReplicaId) -> Option<usize> {
-        self.replicas.iter().position(|it| *it == Some(replica))
+        self.replicas.iter().position(|known| *known == Some(replica))
     }
 
     fn is_calm(&self, server: usize, time: Time) -> bool {
@@ -149,7 +149,8 @@ impl Monitor {
             watched.ended = is_ended.then_some(now).filter(|_| unread.is_empty());
             return;
         };
-        if now - since > TAKEOVER && (0..processes.replicas.len()).any(|it| processes.is_calm(it, 2 * TAKEOVER)) {
+        if now - since > TAKEOVER && (0..processes.replicas.len()).any(|number| processes.is_calm(number, 2 * TAKEOVER))
+        {
             seen.errors.push(format!("{now}: {id} has no runner since {since}: {runner:?}, open {}", row.open));
             watched.ended = Some(now);
         }

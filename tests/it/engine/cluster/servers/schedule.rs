@@ -89,10 +89,15 @@ impl Schedule {
         Self(all)
     }
 
+    /// Returns the disturbances at a time.
+    fn active(&self, now: Time) -> impl Iterator<Item = &Disturbance> {
+        self.0.iter().filter(move |disturbance| disturbance.from <= now && now < disturbance.until)
+    }
+
     /// Returns the faults of the link of a server.
     pub(super) fn faults(&self, server: usize, now: Time) -> LinkFaults {
         let mut faults = LinkFaults::NONE;
-        for disturbance in self.0.iter().filter(|it| it.server == server && it.from <= now && now < it.until) {
+        for disturbance in self.active(now).filter(|disturbance| disturbance.server == server) {
             match disturbance.kind {
                 Kind::Lossy => {
                     faults = LinkFaults {
@@ -115,21 +120,23 @@ impl Schedule {
 
     /// Returns the time until which the link of a server is cut. Zero if it is not.
     pub(super) fn cut_until(&self, server: usize, now: Time) -> Time {
-        let cuts = self.0.iter().filter(|it| it.from <= now && now < it.until);
-        let cuts = cuts.filter(|it| it.kind == Kind::Outage || it.kind == Kind::Cut && it.server == server);
-        cuts.map(|it| it.until).max().unwrap_or(0)
+        let cuts = self.active(now).filter(|disturbance| {
+            disturbance.kind == Kind::Outage || disturbance.kind == Kind::Cut && disturbance.server == server
+        });
+        cuts.map(|disturbance| disturbance.until).max().unwrap_or(0)
     }
 
     /// Returns the next time after `now` at which something changes.
     pub(super) fn next(&self, now: Time) -> Option<Time> {
-        self.0.iter().flat_map(|it| [it.from, it.until]).filter(|time| *time > now).min()
+        self.0.iter().flat_map(|disturbance| [disturbance.from, disturbance.until]).filter(|time| *time > now).min()
     }
 
     /// Returns whether a server was undisturbed from a time on. It may have lost notes.
     pub(super) fn is_calm(&self, server: usize, from: Time, now: Time) -> bool {
-        self.0.iter().all(|it| {
-            let concerns = it.kind == Kind::Outage || it.server == server && it.kind != Kind::Deaf;
-            !concerns || it.until <= from || it.from > now
+        self.0.iter().all(|disturbance| {
+            let concerns =
+                disturbance.kind == Kind::Outage || disturbance.server == server && disturbance.kind != Kind::Deaf;
+            !concerns || disturbance.until <= from || disturbance.from > now
         })
     }
 
@@ -137,11 +144,12 @@ impl Schedule {
     /// lease although others could.
     pub(super) fn excuses(&self, server: usize, from: Time, until: Time) -> bool {
         let mut missed = 0;
-        for it in self.0.iter().filter(|it| it.server == server) {
-            match it.kind {
-                Kind::Kill if from <= it.from && it.from <= until => return true,
+        for disturbance in self.0.iter().filter(|disturbance| disturbance.server == server) {
+            let (begin, end) = (disturbance.from, disturbance.until);
+            match disturbance.kind {
+                Kind::Kill if from <= begin && begin <= until => return true,
                 Kind::Stop | Kind::Cut | Kind::Lossy => {
-                    missed += it.until.min(until).saturating_sub(it.from.max(from.saturating_sub(10_000)));
+                    missed += end.min(until).saturating_sub(begin.max(from.saturating_sub(10_000)));
                 }
                 Kind::Kill | Kind::Slow | Kind::LateCommits | Kind::Deaf | Kind::Outage => {}
             }
