@@ -90,6 +90,9 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// Server::new(greeter).name("Greeter").serve("127.0.0.1:8080").await
 /// # }
 /// ```
+///
+/// A clone has the agent of the original, and needs a [store](Self::store) of its own.
+#[derive(Clone)]
 #[must_use = "a server does nothing until it serves"]
 pub struct Server {
     agent: Arc<dyn DynAgent>,
@@ -103,7 +106,7 @@ pub struct Server {
 }
 
 /// Settings of a server that are off, empty, or those of a component by default.
-#[derive(Default)]
+#[derive(Clone, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the settings are independent of each other")]
 struct Options {
     card_updates: Option<CardUpdates>,

@@ -41,6 +41,7 @@ pub(crate) fn is_agent_name(name: &str) -> bool {
 }
 
 /// Agent that is mounted when the server is assembled.
+#[derive(Clone)]
 pub(crate) struct PendingAgent {
     pub(crate) name: Box<str>,
     /// The catalog lists the agent for some callers only.

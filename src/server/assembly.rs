@@ -48,6 +48,7 @@ use crate::{
 pub(crate) const HEALTH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Newer cards of an agent.
+#[derive(Clone)]
 pub(crate) struct CardUpdates {
     updates: watch::Receiver<AgentCard>,
     /// Card of the agent that the template has.
