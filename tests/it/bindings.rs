@@ -1,18 +1,36 @@
-//! Bindings of a service, and the macros that expand a scenario to one test per binding.
+//! Bindings of a service, and the macros that expand a scenario to one test per binding, and to one with two servers.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use a2a_service::{
+    Snapshot,
     agent::{Agent, DynAgent, End, Error, Turn, Updates, demo::Demo},
     client,
-    pb::v1::{AgentCard, Message, TaskState, a2a_service_server::A2aService},
+    clock::Clock,
+    contract::BoxStream,
+    event::Event,
+    pb::{
+        v1::{
+            AgentCard, CancelTaskRequest, DeleteTaskPushNotificationConfigRequest, GetExtendedAgentCardRequest,
+            GetTaskPushNotificationConfigRequest, GetTaskRequest, ListTaskPushNotificationConfigsRequest,
+            ListTaskPushNotificationConfigsResponse, ListTasksRequest, ListTasksResponse, Message, SendMessageRequest,
+            SendMessageResponse, SubscribeToTaskRequest, TaskPushNotificationConfig, TaskState,
+            a2a_service_server::A2aService,
+        },
+        wkt::Empty,
+    },
     push::{PushOptions, Resolver},
     server::Server,
     service::Limits,
-    store::sqlite::Options,
+    sources::{Rng, Sources},
+    store::{
+        memory::{Cluster, Memory},
+        sqlite::Options,
+    },
 };
-use futures::future::{BoxFuture, LocalBoxFuture};
+use futures::future::{BoxFuture, LocalBoxFuture, join};
 use tokio::runtime::Builder;
+use tonic::{Request, Response, Status};
 
 use crate::{
     agent_kinds::{self, Create},
@@ -54,6 +72,32 @@ pub(crate) fn run_kind(threads: usize, test: Test, create: Create, name: &str, k
     }
 }
 
+tokio::task_local! {
+    /// Store, binding and choices of a test with two servers.
+    static REPLICAS: (Cluster, Binding, Rng);
+}
+
+/// Runs a test with two servers that share a store, over each binding that its marks (`columns`) permit. Either server may answer a
+/// call, as the seed determines; the environment variable `SEED` sets it.
+pub(crate) fn run_replicas(threads: usize, test: Test, marks: &[&str]) {
+    let seed = std::env::var("SEED").map_or_else(|_| Rng::default().next_u64() >> 32, |seed| seed.parse().unwrap());
+    let permits = |binding: &str, mark: &str| match mark {
+        "not_at_1_0" => binding.ends_with("0.3"),
+        "not_at_0_3" => !binding.ends_with("0.3"),
+        "not_in_v03_proto" => !["gRPC 0.3", "HTTP+JSON 0.3"].contains(&binding),
+        "not_in_v03_json_rpc" => binding != "JSON-RPC 0.3",
+        _ => panic!("unknown mark {mark}"),
+    };
+    let local: (_, Binding) = ("in process", in_process);
+    let bindings = [local].into_iter().chain(REMOTE);
+    for (binding, connect) in bindings.filter(|(binding, _)| marks.iter().all(|mark| permits(binding, mark))) {
+        announce(&format!("two servers, {binding}, SEED={seed}"));
+        let cluster = Cluster::new(Memory::default(), || Clock::default().millis());
+        let replicas = (cluster, connect, Sources::simulated(seed << 32, 0).rng);
+        run_in_runtime(threads, Box::pin(REPLICAS.scope(replicas, test(two_servers))));
+    }
+}
+
 #[expect(clippy::print_stdout, reason = "the output of a failed test names the binding")]
 fn announce(binding: &str) {
     println!("over {binding}");
@@ -70,15 +114,21 @@ fn run_in_runtime(threads: usize, test: LocalBoxFuture<'_, ()>) {
 
 /// Expands a function `test` of the module to one test per binding. A new binding needs a column here and a function below. A
 /// binding that cannot express a test is ignored with a reason: `not_at_0_3` excludes every binding of 0.3, `not_in_v03_proto`
-/// those that use its proto file, and `not_in_v03_json_rpc` its JSON-RPC.
+/// those that use its proto file, and `not_in_v03_json_rpc` its JSON-RPC. The test `replicas` has two servers, over the bindings
+/// that are not excluded; `one_server` is the reason why a test has no such servers.
 macro_rules! columns {
     (
         $threads:literal,
-        [$(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $json_rpc:literal)?]
+        [$(not_at_0_3 = $why:literal)? $(not_in_v03_proto = $proto:literal)? $(not_in_v03_json_rpc = $json_rpc:literal)?
+            $(one_server = $one:literal)?]
     ) => {
         $crate::bindings::columns!(@ $threads; in_process grpc rest json_rpc);
         $crate::bindings::columns!(@ $threads; v03_grpc v03_rest, $($why)? $($proto)?);
         $crate::bindings::columns!(@ $threads; v03_rpc, $($why)? $($json_rpc)?);
+        $crate::bindings::replicas!(
+            $threads,
+            [$($one)?] $(not_at_0_3 $why)? $(not_in_v03_proto $proto)? $(not_in_v03_json_rpc $json_rpc)?
+        );
     };
     // An optional fragment and a repeated one can only be combined in separate rules.
     (@ $threads:literal; $($column:ident)* $(, $($why:literal)?)?) => {
@@ -92,6 +142,18 @@ macro_rules! columns {
         $(#[ignore = $why])?
         fn $column() {
             $crate::bindings::run($threads, test, $crate::bindings::$column);
+        }
+    };
+}
+
+/// Expands a function `test` of the module to a test with two servers, with the marks of `columns` and their reasons. Ignored if
+/// there is a reason in brackets.
+macro_rules! replicas {
+    ($threads:literal, [$($why:literal)?] $($mark:ident $reason:literal)*) => {
+        #[test]
+        $(#[ignore = $why])?
+        fn replicas() {
+            $crate::bindings::run_replicas($threads, test, &[$(stringify!($mark)),*]);
         }
     };
 }
@@ -140,6 +202,7 @@ macro_rules! v03_scenario {
 
             $crate::bindings::scenario!(test $scenario);
             $crate::bindings::columns!(@ 0; v03_grpc v03_rest v03_rpc);
+            $crate::bindings::replicas!(0, [] not_at_1_0 "it is behaviour of 0.3");
         }
     };
 }
@@ -147,11 +210,11 @@ macro_rules! v03_scenario {
 /// Runs a test that creates its own server over every binding: `$test` is a function of a binding. With `kinds(…)`, also with
 /// each kind of agent without code.
 macro_rules! each_binding {
-    ($test:ident, kinds($($kind:tt)*) $(, $mark:ident = $why:literal)?) => {
-        $crate::bindings::each_binding!(@ $test, [$($kind)*], [$($mark = $why)?]);
+    ($test:ident, kinds($($kind:tt)*) $(, $mark:ident = $why:literal)*) => {
+        $crate::bindings::each_binding!(@ $test, [$($kind)*], [$($mark = $why)*]);
     };
-    ($test:ident $(, $mark:ident = $why:literal)?) => {
-        $crate::bindings::each_binding!(@ $test, , [$($mark = $why)?]);
+    ($test:ident $(, $mark:ident = $why:literal)*) => {
+        $crate::bindings::each_binding!(@ $test, , [$($mark = $why)*]);
     };
     (@ $test:ident, $([$($kind:tt)*])?, $marks:tt) => {
         mod $test {
@@ -170,10 +233,11 @@ macro_rules! each_binding {
 
 /// Runs such a test over the bindings of 0.3.
 macro_rules! each_v03_binding {
-    ($test:ident) => {
+    ($test:ident $(, one_server = $one:literal)?) => {
         mod $test {
             $crate::bindings::each_binding!(test $test);
             $crate::bindings::columns!(@ 2; v03_grpc v03_rest v03_rpc);
+            $crate::bindings::replicas!(2, [$($one)?] not_at_1_0 "it is behaviour of 0.3");
         }
     };
 }
@@ -195,13 +259,13 @@ macro_rules! each_kind {
         $crate::bindings::each_kind!(@ $threads, upstream 3 [$($upstream)?] $marks);
         $crate::bindings::each_kind!(@ $threads, upstream_v03 4 [$($upstream_v03)?] $marks);
     };
-    (@ $threads:literal, $kind:ident $number:literal $why:tt []) => {
+    (@ $threads:literal, $kind:ident $number:literal $why:tt [$(one_server = $one:literal)?]) => {
         $crate::bindings::each_kind!(? $threads, $kind $number $why 6);
     };
-    (@ $threads:literal, $kind:ident $number:literal $why:tt [not_in_v03_proto = $proto:literal]) => {
+    (@ $threads:literal, $kind:ident $number:literal $why:tt [not_in_v03_proto = $proto:literal $(one_server = $one:literal)?]) => {
         $crate::bindings::each_kind!(? $threads, $kind $number $why 4);
     };
-    (@ $threads:literal, $kind:ident $number:literal $why:tt [not_at_0_3 = $v03:literal]) => {
+    (@ $threads:literal, $kind:ident $number:literal $why:tt [not_at_0_3 = $v03:literal $(one_server = $one:literal)?]) => {
         $crate::bindings::each_kind!(? $threads, $kind $number $why 3);
     };
     (? $threads:literal, $kind:ident $number:literal [$($why:literal)?] $bindings:literal) => {
@@ -214,7 +278,7 @@ macro_rules! each_kind {
     };
 }
 
-pub(crate) use {columns, each_binding, each_kind, each_v03_binding, scenario, v03_scenario};
+pub(crate) use {columns, each_binding, each_kind, each_v03_binding, replicas, scenario, v03_scenario};
 
 pub(crate) fn in_process(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
     Box::pin(async { server.into_service() })
@@ -262,6 +326,53 @@ pub(crate) fn v03_rest(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>
 
 pub(crate) fn v03_rpc(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
     Box::pin(async { v03_client::json_rpc(&serve(server).await) })
+}
+
+/// Serves a server and a clone of it, as the replicas of the store of the test. All servers of a test share it, so that it has
+/// what an earlier one stored.
+fn two_servers(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
+    let (cluster, connect, rng) = REPLICAS.with(Clone::clone);
+    let replica = |server: Server| connect(server.store(Arc::new(cluster.replica())));
+    let servers = join(replica(server.clone()), replica(server));
+    Box::pin(async {
+        let (one, other) = servers.await;
+        let client: Arc<dyn A2aService> = Arc::new(AnyServer { servers: [one, other], rng });
+        client
+    })
+}
+
+/// Client of two servers, one of which answers each call.
+struct AnyServer {
+    servers: [Arc<dyn A2aService>; 2],
+    rng: Rng,
+}
+
+macro_rules! any_server {
+    ($($rpc:ident: $request:ty => $response:ty;)*) => {
+        #[tonic::async_trait]
+        impl A2aService for AnyServer { $(
+            async fn $rpc(&self, request: Request<$request>) -> Result<Response<$response>, Status> {
+                let [one, other] = &self.servers;
+                let server = if self.rng.next_u64().is_multiple_of(2) { one } else { other };
+                server.$rpc(request).await
+            }
+        )* }
+    };
+}
+
+any_server! {
+    send_message: SendMessageRequest => SendMessageResponse;
+    send_streaming_message: SendMessageRequest => BoxStream<Event>;
+    get_task: GetTaskRequest => Snapshot;
+    list_tasks: ListTasksRequest => ListTasksResponse;
+    cancel_task: CancelTaskRequest => Snapshot;
+    subscribe_to_task: SubscribeToTaskRequest => BoxStream<Event>;
+    create_task_push_notification_config: TaskPushNotificationConfig => TaskPushNotificationConfig;
+    get_task_push_notification_config: GetTaskPushNotificationConfigRequest => TaskPushNotificationConfig;
+    list_task_push_notification_configs:
+        ListTaskPushNotificationConfigsRequest => ListTaskPushNotificationConfigsResponse;
+    get_extended_agent_card: GetExtendedAgentCardRequest => AgentCard;
+    delete_task_push_notification_config: DeleteTaskPushNotificationConfigRequest => Empty;
 }
 
 /// Server of the scenarios. A blocking send waits at most half a second, so that tests can observe the timeout. Other kinds of

@@ -81,7 +81,11 @@ async fn nothing_is_visible_before_its_commit(serve: Binding) {
     assert_eq!(get(&*agent, &asked.id).await.unwrap().state(), TaskState::Completed);
 }
 
-each_binding!(nothing_is_visible_before_its_commit, not_in_v03_proto = "its proto file has no lists of tasks");
+each_binding!(
+    nothing_is_visible_before_its_commit,
+    not_in_v03_proto = "its proto file has no lists of tasks",
+    one_server = "its store blocks commits"
+);
 
 /// Agent that counts without end.
 struct Counting(Arc<AtomicU64>);
@@ -175,7 +179,8 @@ async fn invalid_stored_values_can_be_read(serve: Binding) {
 
 each_binding!(
     invalid_stored_values_can_be_read,
-    not_at_0_3 = "its proto file has no lists of tasks, and its JSON cannot express unknown values"
+    not_at_0_3 = "its proto file has no lists of tasks, and its JSON cannot express unknown values",
+    one_server = "it writes to its store"
 );
 
 /// Commits are queued on the thread of the store, and nothing is visible before.
@@ -193,7 +198,11 @@ async fn file_store_behaves_like_the_memory_store(serve: Binding) {
     assert_eq!(listed(&*agent).await, [done]);
 }
 
-each_binding!(file_store_behaves_like_the_memory_store, not_at_0_3 = "its proto file has no lists of tasks");
+each_binding!(
+    file_store_behaves_like_the_memory_store,
+    not_at_0_3 = "its proto file has no lists of tasks",
+    one_server = "its store is a file"
+);
 
 /// Tasks that a client has seen survive a kill of the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

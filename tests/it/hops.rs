@@ -79,7 +79,7 @@ async fn circle_of_gateways_ends_with_the_reason(binding: Binding) {
     }
 }
 
-each_binding!(circle_of_gateways_ends_with_the_reason);
+each_binding!(circle_of_gateways_ends_with_the_reason, one_server = "each agent has a store of its own");
 
 fn with_hops(kind: Kind) -> SendMessageRequest {
     let fields = [(hops::URI.to_owned(), Value { kind: Some(kind) })].into();

@@ -91,7 +91,7 @@ async fn gateway_behaves_as_its_agent(binding: Binding) {
     }
 }
 
-each_binding!(gateway_behaves_as_its_agent);
+each_binding!(gateway_behaves_as_its_agent, one_server = "each agent has a store of its own");
 
 /// Serves the demo agent with tasks in memory on an address, until the returned sender is dropped.
 async fn serve_demo(address: &str) -> (String, tokio::sync::oneshot::Sender<()>) {

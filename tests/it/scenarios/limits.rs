@@ -362,7 +362,10 @@ async fn messages_over_the_limit_of_context_bytes_are_rejected(binding: Binding)
     }
 }
 
-each_binding!(messages_over_the_limit_of_context_bytes_are_rejected);
+each_binding!(
+    messages_over_the_limit_of_context_bytes_are_rejected,
+    one_server = "a server counts the tasks of others only when it reads the size of a context"
+);
 
 /// Asserts that a history is cut to the newest messages, within the limit of bytes or a single message.
 fn assert_newest(task: &Task, whole: &[String], max: usize) {
@@ -499,7 +502,7 @@ async fn turns_over_the_limit_are_rejected(binding: Binding) {
     cancel(&*agent, &ids[1]).await;
 }
 
-each_binding!(turns_over_the_limit_are_rejected);
+each_binding!(turns_over_the_limit_are_rejected, one_server = "the limit is that of one server");
 
 /// Sends a message, and returns its task at once.
 async fn start(agent: &dyn A2aService, sent: SendMessageRequest) -> Task {
@@ -541,7 +544,7 @@ async fn turns_over_the_limit_wait_in_a_queue(binding: Binding) {
     }
 }
 
-each_binding!(turns_over_the_limit_wait_in_a_queue);
+each_binding!(turns_over_the_limit_wait_in_a_queue, one_server = "the limit is that of one server");
 
 async fn calls_over_the_limit_are_rejected(binding: Binding) {
     let cases: [(_, fn(&mut Limits)); 2] =
@@ -580,7 +583,7 @@ async fn calls_over_the_limit_are_rejected(binding: Binding) {
     }
 }
 
-each_binding!(calls_over_the_limit_are_rejected);
+each_binding!(calls_over_the_limit_are_rejected, one_server = "the limit is that of one server");
 
 async fn streams_of_an_owner_over_the_limit_are_rejected(binding: Binding) {
     let agent = binding(limited(|limits| limits.streams_per_owner = 1)).await;
@@ -595,7 +598,7 @@ async fn streams_of_an_owner_over_the_limit_are_rejected(binding: Binding) {
     }
 }
 
-each_binding!(streams_of_an_owner_over_the_limit_are_rejected);
+each_binding!(streams_of_an_owner_over_the_limit_are_rejected, one_server = "the limit is that of one server");
 
 async fn streams_over_the_limit_are_rejected(binding: Binding) {
     let agent = binding(limited(|limits| (limits.streams, limits.streams_per_task) = (3, 2))).await;
@@ -627,7 +630,7 @@ async fn streams_over_the_limit_are_rejected(binding: Binding) {
     }
 }
 
-each_binding!(streams_over_the_limit_are_rejected);
+each_binding!(streams_over_the_limit_are_rejected, one_server = "the limit is that of one server");
 
 /// Checks that a task was evicted. It can be read until its turn, which has replied, releases it.
 async fn assert_evicted(agent: &dyn A2aService, id: &str) {
@@ -682,7 +685,8 @@ async fn terminal_tasks_are_evicted_at_the_limit_of_tasks(binding: Binding) {
 
 each_binding!(
     terminal_tasks_are_evicted_at_the_limit_of_tasks,
-    not_in_v03_proto = "its proto file has no lists of tasks"
+    not_in_v03_proto = "its proto file has no lists of tasks",
+    one_server = "its store has limits"
 );
 
 /// The limit covers all tenants of an owner.
@@ -699,7 +703,7 @@ async fn terminal_tasks_are_evicted_at_the_limit_per_owner(binding: Binding) {
     assert_evicted(&*agent, &interrupted.id).await;
 }
 
-each_binding!(terminal_tasks_are_evicted_at_the_limit_per_owner);
+each_binding!(terminal_tasks_are_evicted_at_the_limit_per_owner, one_server = "its store has limits");
 
 /// Agent whose turns start in pairs.
 struct PairedAgent(Barrier);
@@ -736,7 +740,7 @@ async fn simultaneous_send_over_the_limit_of_tasks_is_rejected(binding: Binding)
     assert_busy(&error_of_second(binding, false).await, "tasks");
 }
 
-each_binding!(simultaneous_send_over_the_limit_of_tasks_is_rejected);
+each_binding!(simultaneous_send_over_the_limit_of_tasks_is_rejected, one_server = "its store has limits");
 
 async fn simultaneous_stream_over_the_limit_of_tasks_is_rejected(binding: Binding) {
     assert_busy(&error_of_second(binding, true).await, "tasks");
@@ -744,7 +748,8 @@ async fn simultaneous_stream_over_the_limit_of_tasks_is_rejected(binding: Bindin
 
 each_binding!(
     simultaneous_stream_over_the_limit_of_tasks_is_rejected,
-    not_in_v03_json_rpc = "an event has no `Retry-After`"
+    not_in_v03_json_rpc = "an event has no `Retry-After`",
+    one_server = "its store has limits"
 );
 
 async fn simultaneous_stream_in_v03_names_the_limit(binding: Binding) {
@@ -753,4 +758,4 @@ async fn simultaneous_stream_in_v03_names_the_limit(binding: Binding) {
     assert_limit(&rejected, "tasks");
 }
 
-each_v03_binding!(simultaneous_stream_in_v03_names_the_limit);
+each_v03_binding!(simultaneous_stream_in_v03_names_the_limit, one_server = "its store has limits");

@@ -54,7 +54,7 @@ async fn sends_to_an_unavailable_store_fail_with_a_retryable_error(binding: Bind
     assert_eq!(get(&*agent, &other.id).await.unwrap(), other);
 }
 
-each_binding!(sends_to_an_unavailable_store_fail_with_a_retryable_error);
+each_binding!(sends_to_an_unavailable_store_fail_with_a_retryable_error, one_server = "its store fails");
 
 /// A database file that is deleted, moved or replaced closes the server for new work until the original file returns, so that
 /// nothing acknowledged is lost with the process.
@@ -97,7 +97,7 @@ async fn new_work_is_rejected_while_the_file_is_lost(binding: Binding) {
     assert_error_kind(&rejected.err().unwrap(), ErrorKind::Unavailable);
 }
 
-each_binding!(new_work_is_rejected_while_the_file_is_lost);
+each_binding!(new_work_is_rejected_while_the_file_is_lost, one_server = "its store is a file");
 
 /// A task whose result does not fit into the file fails with the name of the limit. Other tasks continue.
 async fn result_over_the_store_size_fails_only_its_task(binding: Binding) {
@@ -118,4 +118,4 @@ async fn result_over_the_store_size_fails_only_its_task(binding: Binding) {
     store.check().await.unwrap();
 }
 
-each_binding!(result_over_the_store_size_fails_only_its_task);
+each_binding!(result_over_the_store_size_fails_only_its_task, one_server = "its store is a file");

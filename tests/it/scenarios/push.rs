@@ -272,7 +272,7 @@ async fn push_configurations_over_the_limit_of_an_owner_are_rejected(binding: Bi
     create(&*agent, config(&first, "b")).await.unwrap();
 }
 
-each_binding!(push_configurations_over_the_limit_of_an_owner_are_rejected);
+each_binding!(push_configurations_over_the_limit_of_an_owner_are_rejected, one_server = "its store has limits");
 
 /// A retry registers no configuration, so that it gets the task also if there can't be another one.
 async fn repeated_send_is_not_rejected_at_the_push_limit(binding: Binding) {
@@ -296,7 +296,7 @@ async fn repeated_send_is_not_rejected_at_the_push_limit(binding: Binding) {
     assert_error_kind(&send_by("other", false).await.unwrap_err().into(), ErrorKind::ResourceExhausted);
 }
 
-each_binding!(repeated_send_is_not_rejected_at_the_push_limit);
+each_binding!(repeated_send_is_not_rejected_at_the_push_limit, one_server = "its store has limits");
 
 async fn send_can_include_a_push_configuration(binding: Binding) {
     let agent = binding(server().push(true)).await;
@@ -387,7 +387,7 @@ async fn secrets_of_push_configurations_are_kept(binding: Binding) {
     assert_eq!(stored().await, ("https://hook.example/4".to_owned(), token, Some(("Basic".to_owned(), String::new()))));
 }
 
-each_binding!(secrets_of_push_configurations_are_kept);
+each_binding!(secrets_of_push_configurations_are_kept, one_server = "it reads its store");
 
 /// The secrets of a configuration are not kept for a URL of another origin: they must be sent again.
 async fn secrets_of_push_configurations_stay_with_their_origin(binding: Binding) {
@@ -427,7 +427,7 @@ async fn secrets_of_push_configurations_stay_with_their_origin(binding: Binding)
     assert_eq!((&*stored().await.url, stored().await.token), ("https://other.example/", before.token));
 }
 
-each_binding!(secrets_of_push_configurations_stay_with_their_origin);
+each_binding!(secrets_of_push_configurations_stay_with_their_origin, one_server = "it reads its store");
 
 /// Headers of 0.3 are kept, cleared and bound to their origin as the other secrets are.
 #[tokio::test]
