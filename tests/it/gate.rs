@@ -14,8 +14,8 @@ use a2a_service::{
     store::{
         Claim, Commit, Committed, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage,
         DeliveryToken, Full, InUse, Lease, ListPage, ListQuery, LogSummary, Maintenance, PushConfig, PushPage,
-        PushQueue, PushTaskPage, PutResult, Refused, Rejected, Retention, Scope, SendOutcome, Store, StoredTask,
-        SweepResult, TaskKey, TaskStore, Unavailable, memory::Memory,
+        PushQueue, PushTaskPage, PutResult, Refused, Rejected, Retention, Scope, SendOutcome, SharedStore, Store,
+        StoredTask, SweepResult, TaskKey, TaskStore, Unavailable, memory::Memory,
     },
 };
 use parking_lot::Mutex;
@@ -183,6 +183,10 @@ impl TaskStore for Gate {
 
     fn first_fence(&self) -> Fence {
         self.store.first_fence()
+    }
+
+    fn shared(&self) -> Option<&dyn SharedStore> {
+        self.store.shared()
     }
 
     async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {

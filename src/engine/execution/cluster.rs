@@ -84,20 +84,28 @@ impl Execution {
             return if live.is_lost() { Err(Error::task_not_found(live.key.id())) } else { Ok(live) };
         }
         if replica.has_lease() {
-            if let Some(committed) = live.wait_for_accepted() {
-                drop(timeout(ACCEPT_TIMEOUT, committed).await);
+            let is_durable = match live.wait_for_accepted() {
+                Some(committed) => matches!(timeout(ACCEPT_TIMEOUT, committed).await, Ok(Ok(_))),
+                None => true,
+            };
+            if is_durable {
+                return Ok(live);
             }
-            return Ok(live);
         }
-        // Another replica may have claimed the task.
+        // Another replica may have claimed the task, or have shown a change whose commit has no response here.
         let at = live.committed().map(|(_, at)| (live.key.clone(), at));
         let changes = shared.follow(at.as_slice()).await?;
-        let fence = at.map(|(_, at)| at.fence);
-        if changes.iter().all(|(_, change)| change.as_ref().map(|change| change.position.fence) == fence) {
-            return Ok(live);
+        let Some((_, change)) = changes.first() else { return Ok(live) };
+        match (change, live.committed()) {
+            (Some(change), Some((_, at))) if change.position.fence == at.fence => {
+                let is_newest = change.position.seq <= at.seq;
+                if is_newest { Ok(live) } else { Err(unavailable("the task is being committed; retry later")) }
+            }
+            _ => {
+                journal.drop_task(&live);
+                Err(ownership_changed())
+            }
         }
-        journal.drop_task(&live);
-        Err(ownership_changed())
     }
 }
 

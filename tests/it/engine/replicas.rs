@@ -26,8 +26,9 @@ use tokio::{
 
 use super::support::{
     Bench, Client, assert_dense, error_kind, follow_up, history_texts, next_event, remaining_events, scripted,
-    sleep_ms, states, status_text, task_id, with_sources,
+    sleep_ms, state_in, states, status_text, task_id, with_sources,
 };
+use crate::gate::{CommitOutcome, Gate};
 
 /// Wall clock at the start of a test.
 const START: i64 = 1_800_000_000_000;
@@ -167,6 +168,34 @@ async fn cancel_reaches_the_server_that_runs_the_turn() {
     assert_eq!(b.cancel(&task.id).await.unwrap().state(), TaskState::Canceled);
     assert_eq!(a.state(&task.id).await, TaskState::Canceled);
     assert_eq!(error_kind(b.cancel("unknown").await), ErrorKind::TaskNotFound);
+}
+
+/// A commit takes effect, and its response is lost. So another server shows an event that the runner does not know to be stored.
+#[tokio::test(start_paused = true)]
+async fn stream_at_the_runner_does_not_begin_before_events_that_others_have_shown() {
+    let (cluster, go) = (cluster(), Arc::new(Notify::new()));
+    let gate = Gate::new(Arc::new(cluster.replica()));
+    gate.open();
+    let a = with_sources(gate.store(), Limits::default(), sources(1), paused(&go));
+    let (b, _) = server(&cluster, 2, paused(&go));
+    let task = a.non_blocking().send(Message::user("out:one hang")).await.unwrap();
+    let mut shown = b.subscribe(&task.id).await.unwrap();
+    while state_in(&next_event(&mut shown).await) != Some(TaskState::Working) {}
+    gate.queue(CommitOutcome::LoseReply);
+    gate.fail_commits(true);
+    go.notify_one();
+    let event = next_event(&mut shown).await;
+    for _ in 0..3 {
+        assert_eq!(error_kind(a.subscribe(&task.id).await), ErrorKind::Unavailable);
+        assert_eq!(error_kind(a.resume(&task.id, event.cursor()).await), ErrorKind::Unavailable);
+    }
+    gate.fail_commits(false);
+    sleep_ms(5000).await;
+    let mut resumed = a.resume(&task.id, event.cursor()).await.unwrap();
+    a.cancel(&task.id).await.unwrap();
+    let rest = remaining_events(&mut resumed).await;
+    assert_eq!((rest.len(), states(&rest)), (1, vec![TaskState::Canceled]));
+    assert_eq!(remaining_events(&mut shown).await, rest);
 }
 
 #[tokio::test(start_paused = true)]
