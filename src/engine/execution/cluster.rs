@@ -35,7 +35,7 @@ use crate::{
 /// Interval between renewals of the lease.
 const RENEWAL: Duration = Duration::from_secs(LEASE.as_secs() / 3);
 
-/// Maximum interval between claims. Half of it is random.
+/// Maximum interval between looks for dead replicas, and claims of their tasks. A quarter of it is random.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Shortest interval between polls of followers and posters, while something changes. It doubles with each poll in vain.
@@ -284,10 +284,10 @@ impl Drop for Unfinished<'_> {
 /// Parts of the execution as its background tasks have them: without keeping it alive.
 type Parts = (Weak<Shared>, Arc<Journal>);
 
-/// Renews the lease of this replica, and declares others dead whose leases have expired.
+/// Renews the lease of this replica.
 async fn renew_lease((parts, journal): Parts) {
     let Some((shared, replica)) = journal.shared() else { return };
-    let (mut is_joined, mut unfailing_since, mut last) = (false, None, None::<Instant>);
+    let mut is_joined = false;
     while let Some(parts) = parts.upgrade() {
         let sent = Instant::now();
         let load = parts.load(journal.phase());
@@ -298,54 +298,46 @@ async fn renew_lease((parts, journal): Parts) {
             }
             shared.join(&ReplicaInfo { name: Box::default(), version: VERSION }).await.map(|_| Renewal::Alive)
         };
-        if last.replace(sent).is_none_or(|last| sent - last >= LEASE) {
-            // The process was paused.
-            unfailing_since = None;
-        }
         match timeout(RENEWAL, renewed).await {
             Ok(Ok(Renewal::Alive)) => {
                 if !is_joined {
                     replica.joined.notify_one();
                 }
                 is_joined = true;
-                replica.set_renewed(Some(sent));
-                let since = *unfailing_since.get_or_insert(sent);
-                if since.elapsed() >= LEASE || shared.faults().has(Fault::BuryWithoutRenewal) {
-                    bury(shared, replica).await;
-                }
+                replica.record_renewal(sent);
             }
             Ok(Ok(Renewal::Lost)) => {
                 tracing::warn!("another process declared this one dead; its tasks are claimed by others");
-                replica.set_renewed(None);
-                (is_joined, unfailing_since) = (false, None);
+                replica.record_failed_renewal(true);
+                is_joined = false;
                 journal.lose_tasks();
                 continue;
             }
-            Ok(Err(_)) | Err(_) => unfailing_since = None,
+            Ok(Err(_)) | Err(_) => replica.record_failed_renewal(false),
         }
         sleep_until(sent + RENEWAL).await;
     }
 }
 
 /// Declares the replicas dead whose leases have expired.
-async fn bury(shared: &dyn SharedStore, replica: &Replica) {
+async fn bury(shared: &dyn SharedStore) {
     match shared.bury(LEASE).await {
         Ok(dead) if dead.is_empty() => {}
-        Ok(dead) => {
-            tracing::warn!(replicas = ?dead, "replicas have not renewed their leases; their tasks are claimed");
-            replica.free.notify_one();
-        }
+        Ok(dead) => tracing::warn!(replicas = ?dead, "replicas have not renewed their leases; their tasks are claimed"),
         Err(cause) => tracing::debug!(error.cause = %cause, "expired leases can't be ended"),
     }
 }
 
-/// Claims tasks of dead replicas, and turns without a runner.
+/// Declares replicas dead, and claims their tasks and turns without a runner.
 async fn claim_tasks((parts, journal): Parts) {
-    let Some((_, replica)) = journal.shared() else { return };
+    let Some((shared, replica)) = journal.shared() else { return };
     loop {
         let wait = CLAIM_INTERVAL / 2 + jittered(CLAIM_INTERVAL / 2, journal.sources().rng.next_u64());
         drop(timeout(wait, replica.free.notified()).await);
         let Some(parts) = parts.upgrade() else { return };
+        if replica.may_bury() || shared.faults().has(Fault::BuryWithoutRenewal) {
+            bury(shared).await;
+        }
         if journal.phase() == Phase::Open && replica.has_lease() {
             drop(parts.claim_free().await);
         }

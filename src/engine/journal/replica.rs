@@ -30,8 +30,7 @@ const LOCKS: usize = 64;
 
 /// State of this process as a replica.
 pub(crate) struct Replica {
-    /// Time at which the last successful renewal of the lease was sent.
-    renewed: Mutex<Option<Instant>>,
+    renewals: Mutex<Renewals>,
     /// Time until which the replica may become the runner of tasks that are not in memory, because an acquisition or a claim had no
     /// response. `None`: none had.
     orphans_until: Mutex<Option<Instant>>,
@@ -51,6 +50,14 @@ pub(crate) struct Replica {
     acquired: Mutex<Option<KeyMap<Fence>>>,
 }
 
+/// Renewals of the lease, by the times at which they were sent.
+struct Renewals {
+    /// Last successful one. `None` if the lease is lost.
+    last: Option<Instant>,
+    /// First one of the successful ones since the last failure, or pause of the process.
+    unfailing_since: Option<Instant>,
+}
+
 /// Work for the reader of mail.
 #[derive(Default)]
 pub(crate) struct Work {
@@ -64,7 +71,7 @@ impl Replica {
     pub(super) fn new() -> Self {
         Self {
             // The store was opened just before.
-            renewed: Mutex::new(Some(Instant::now())),
+            renewals: Mutex::new(Renewals { last: Some(Instant::now()), unfailing_since: None }),
             orphans_until: Mutex::default(),
             work: Mutex::default(),
             work_added: Notify::new(),
@@ -87,14 +94,28 @@ impl Replica {
         self.orphans_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Records a successful renewal of the lease, which was sent at this time; `None` if the lease is lost.
-    pub(crate) fn set_renewed(&self, sent: Option<Instant>) {
-        *self.renewed.lock() = sent;
+    /// Records a successful renewal of the lease, which was sent at this time.
+    pub(crate) fn record_renewal(&self, sent: Instant) {
+        let mut renewals = self.renewals.lock();
+        let was_paused = renewals.last.replace(sent).is_none_or(|last| sent - last >= LEASE);
+        renewals.unfailing_since = renewals.unfailing_since.filter(|_| !was_paused).or(Some(sent));
+    }
+
+    /// Records that a renewal of the lease failed, or that the lease is lost.
+    pub(crate) fn record_failed_renewal(&self, is_lost: bool) {
+        let mut renewals = self.renewals.lock();
+        renewals.unfailing_since = None;
+        renewals.last = renewals.last.filter(|_| !is_lost);
     }
 
     /// Returns whether no other replica can have declared this one dead.
     pub(crate) fn has_lease(&self) -> bool {
-        self.renewed.lock().is_some_and(|sent| sent.elapsed() < LEASE)
+        self.renewals.lock().last.is_some_and(|sent| sent.elapsed() < LEASE)
+    }
+
+    /// Returns whether this replica may declare others dead: it has its lease, and has renewed it for as long without a failure.
+    pub(crate) fn may_bury(&self) -> bool {
+        self.has_lease() && self.renewals.lock().unfailing_since.is_some_and(|since| since.elapsed() >= LEASE)
     }
 
     /// Waits until no other caller acquires the task.

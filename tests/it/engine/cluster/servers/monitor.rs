@@ -26,9 +26,9 @@ const POLLED: Time = 1500;
 /// Time for which a server must be undisturbed before it has to be in time.
 const CALM: Time = 5000;
 
-/// Maximum time until a task with a dead runner has another one: the lease, the interval between renewals, after which a replica
-/// looks for others that are dead, and delays.
-const TAKEOVER: Time = 10_000 + 3_000 + 1_000;
+/// Maximum time until a task with a dead runner has another one: the lease, the interval between looks for dead replicas, and delays:
+/// that of the last renewal, those of two requests and their responses, and the interval between checks.
+const TAKEOVER: Time = 10_000 + 2_000 + 500;
 
 /// Observer of the store.
 pub(super) struct Monitor {
