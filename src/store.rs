@@ -1,5 +1,5 @@
 //! Task storage: the trait [`Store`] with its parts [`TaskStore`], [`PushQueue`] and [`Maintenance`], their data types, and
-//! the stores in [`memory`] and in [SQLite files](sqlite).
+//! the stores in [`memory`], in [SQLite files](sqlite) and in PostgreSQL.
 //!
 //! A task consists of a row (its current status and position), an event log, and optionally a checkpoint: the whole task
 //! after one of its events. The current task is the checkpoint with the later events applied. A store makes no decisions:
@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use archive::ImportError;
 pub use delivery::{
     Attempt, DeadLetter, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryState,
     DeliveryToken, EVENTS_PER_CLAIM, Lease, PushTaskPage, STORE_FULL,
@@ -20,6 +22,8 @@ pub use key::{KeyMap, Scope, TaskKey};
 pub use page::{ListPage, ListQuery, PageToken};
 pub use push_config::PushConfig;
 pub use retention::{Retention, SweepResult};
+#[cfg(feature = "cli")]
+pub(crate) use shared::DEFAULT_LEASE;
 pub use shared::{Advance, Load, MAX_MAIL, Mail, MailKind, Note, Posted, Renewal, ReplicaId, ReplicaInfo};
 pub use traits::{
     Acquired, Claim, InUse, LogSummary, Maintenance, PushQueue, SharedStore, Store, StoredTask, SyncStore, TaskStore,
@@ -34,14 +38,22 @@ use crate::protocol::{
     pb::v1::{Task, TaskState},
 };
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod archive;
 mod delivery;
 mod inspect;
 pub mod key;
 mod log_codec;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod log_rows;
 pub mod memory;
 pub mod page;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod push_config;
 mod quota;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod replay;
 mod retention;
 pub mod shared;
 #[cfg(feature = "sqlite")]

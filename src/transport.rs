@@ -351,10 +351,10 @@ impl HttpService {
                 return Box::pin(async move { Ok(response.await.map(|body| body.counted(&unsent))) });
             }
             RequestKind::Health => {
-                let (drain, ready) = (settings.drain.clone(), Arc::clone(&settings.readiness));
-                return Box::pin(
-                    async move { Ok(resource::health::respond_with_health(&parts.uri, &drain, &ready).await) },
-                );
+                let inner = Arc::clone(&self.inner);
+                return Box::pin(async move {
+                    Ok(resource::health::respond_with_health(&parts.uri, &inner.settings).await)
+                });
             }
             RequestKind::Grpc if parts.version < http::Version::HTTP_2 => {
                 let error = ErrorKind::InvalidRequest.because("gRPC needs HTTP/2; over HTTP/1.1, use gRPC-Web");

@@ -305,6 +305,7 @@ impl Runner {
 fn describe(command: &mut Command, turn: &Turn, files: &TurnFiles, (trace, state): (Option<&str>, Option<&str>)) {
     command.env("A2A_TASK_ID", turn.task_id()).env("A2A_CONTEXT_ID", turn.context_id());
     command.env("A2A_MESSAGE_ID", &turn.message().message_id).env("A2A_ATTEMPT", turn.attempt().to_string());
+    command.env("A2A_FENCE", turn.fence().to_string());
     command.env("A2A_OWNER", turn.owner()).env("A2A_TENANT", turn.tenant());
     command.env("A2A_INPUT_DIR", &files.input).env("A2A_OUTPUT_DIR", &files.output);
     let trace = [("TRACEPARENT", trace), ("TRACESTATE", state)].map(|(name, value)| Some((name, value?)));

@@ -24,6 +24,8 @@ pub enum Fault {
     IgnoreDuplicates,
     /// The runner's commit overwrites the cancel that another replica has requested.
     OverwriteCancel,
+    /// A commit marks only the deliveries that are not due in its snapshot.
+    MarkBySnapshot,
 }
 
 /// Bug that is planted, if there is one. None, and of size zero, without debug assertions.

@@ -241,6 +241,8 @@ pub(crate) struct EngineGauges {
     pub(crate) uncommitted_tasks: usize,
     /// Tasks in memory, by the name of their state.
     pub(crate) live_tasks: Vec<(&'static str, usize)>,
+    /// Time since the last renewal of the lease, in a shared store.
+    pub(crate) lease_age: Option<Duration>,
 }
 
 impl EngineGauges {
@@ -252,6 +254,12 @@ impl EngineGauges {
         UNCOMMITTED_TASKS.set(agent, &[], number(self.uncommitted_tasks));
         for (state, count) in &self.live_tasks {
             LIVE_TASKS.set(agent, &[state], number(*count));
+        }
+        if let Some(age) = self.lease_age {
+            LEASE_AGE.set(agent, &[], age);
+            // The first one is an increase from zero.
+            CLAIMED_TASKS.add(agent, &[], 0);
+            DEAD_REPLICAS.add(agent, &[], 0);
         }
     }
 }
@@ -402,6 +410,13 @@ metrics! {
     SWEEP_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_sweep_seconds" "a2a.store.sweep.duration" [], "Duration of the sweeps that delete expired data.";
     SWEEP_DELETED: Kind::Counter, Count = "a2a_sweep_deleted_total" "a2a.store.sweep.deleted" [what = words!["tasks" "logs" "push" "keys"]], "Expired tasks, logs, push configurations and idempotency keys that were deleted.";
     STORE_EVICTED: Kind::Counter, Count = "a2a_store_evicted_total" "a2a.store.evicted" [limit = words!["tasks" "tasks_per_owner"]], "Tasks that were deleted for a new one, by the limit that was reached.";
+    STATEMENT_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_statement_seconds" "a2a.store.statement.duration" [], "Duration of the short statements of a PostgreSQL database: commits, reads, and those of replicas.";
+    LEASE_AGE: Kind::Gauge, Seconds = "a2a_lease_age_seconds" "a2a.cluster.lease.age" [agent], "Time since the server has renewed its lease, if servers share a database. From `cluster.lease` on, it is not ready, and others may take over its tasks.";
+    CLAIMED_TASKS: Kind::Counter, Count = "a2a_claimed_tasks_total" "a2a.cluster.tasks.claimed" [agent], "Tasks that the server has taken over: those of servers that stopped or died, and turns without one.";
+    DEAD_REPLICAS: Kind::Counter, Count = "a2a_dead_replicas_total" "a2a.cluster.replicas.dead" [agent], "Other servers that this one has declared dead, because their leases had expired.";
+    FOLLOW_LAG: Kind::Histogram(&SECONDS), Seconds = "a2a_follow_lag_seconds" "a2a.cluster.follow.lag" [agent], "Age of a status of a task that another server runs, when streams here get it. Includes the difference between the clocks of the servers.";
+    MAIL_WAIT: Kind::Histogram(&SECONDS), Seconds = "a2a_mail_wait_seconds" "a2a.cluster.mail.wait" [agent], "Time until another server has accepted a message for a task that it runs.";
+    WAKE_NOTES: Kind::Histogram(&COUNTS), Count = "a2a_wake_notes" "a2a.cluster.wake.notes" [], "Notes to other servers in a `NOTIFY` statement.";
     DEPENDENCY_UP: Kind::Gauge, Count = "a2a_dependency_up" "a2a.dependency.up" [peer = PEER, agent], "1 if something that the agent needs responds, else 0. `peer`: `upstream`, `http`, `model`, `mcp:` with the name of the server, `exec`, `jwks`.";
     DEPENDENCY_SUCCESS: Kind::Gauge, Seconds = "a2a_dependency_last_success_timestamp_seconds" "a2a.dependency.last_success" [peer = PEER, agent], "Time of the last call that succeeded, in seconds since 1970.";
     DEPENDENCY_BREAKER: Kind::Gauge, Count = "a2a_dependency_breaker" "a2a.dependency.breaker" [state = words!["closed" "open" "half_open"], peer = PEER, agent], "1 for the state of the breaker, 0 for the others. While it is open, new work for the peer is rejected.";

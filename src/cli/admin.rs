@@ -37,7 +37,9 @@ use crate::{
 };
 
 mod archive;
+mod cluster;
 mod push;
+mod reader;
 mod tasks;
 mod timeline;
 
@@ -47,7 +49,7 @@ pub(super) struct Admin {
     /// Configuration file. Defaults to `a2a.toml`, if that exists. [env: `A2A_CONFIG`]
     #[arg(long, global = true, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// Task database, as `sqlite:PATH`. Defaults to the configured one, or those of all `[[agents]]`. [env: `A2A_STORE`]
+    /// Task database, as `sqlite:PATH` or `postgres://…`. Defaults to the configured one, or those of all `[[agents]]`. [env: `A2A_STORE`]
     #[arg(long, global = true, value_name = "sqlite:PATH")]
     store: Option<String>,
     /// Only this one of several agents. Defaults to all of them.
@@ -90,7 +92,7 @@ enum Action {
         path: Option<PathBuf>,
     },
     /// Imports exported tasks: all of them, or none if one exists already. Creates the database if it does not exist. No
-    /// server may be using it.
+    /// server may be using it, unless it is a PostgreSQL database.
     Import {
         /// File to read, or directory with those of several agents. Defaults to stdin.
         path: Option<PathBuf>,
@@ -123,6 +125,20 @@ enum Action {
     /// Lists the deliveries of push notifications, retries them, and deletes their configurations.
     #[command(subcommand)]
     Push(push::Push),
+    /// Lists the servers that share a PostgreSQL database, and counts what waits for one.
+    Cluster,
+    /// Takes a task from a stuck server of a PostgreSQL database, so that another one runs it.
+    ///
+    /// Further output of the stuck server is refused. A free server takes the task over, perhaps the same one.
+    Release(tasks::Selection),
+    /// Declares a server of a PostgreSQL database dead, so that others take over its tasks.
+    Bury {
+        /// Number of the replica, as printed by `a2a admin cluster`.
+        replica: u64,
+    },
+    /// Creates or migrates the tables of a PostgreSQL database, for servers with `--migrate=never`. Servers of the version before may be
+    /// using it.
+    Migrate,
 }
 
 impl Action {
@@ -130,10 +146,33 @@ impl Action {
     fn is_audited(&self) -> bool {
         match self {
             Self::Gc { dry_run } | Self::Forget { dry_run, .. } => !dry_run,
-            Self::Export { .. } | Self::Import { .. } | Self::Backup { .. } | Self::Restore { .. } => true,
+            Self::Export { .. }
+            | Self::Import { .. }
+            | Self::Backup { .. }
+            | Self::Restore { .. }
+            | Self::Release(_)
+            | Self::Bury { .. }
+            | Self::Migrate => true,
             Self::Push(push) => matches!(push, push::Push::Retry(_) | push::Push::Drop(_)),
-            Self::Stats | Self::List(_) | Self::Show(_) | Self::Error(_) | Self::Check => false,
+            Self::Stats | Self::List(_) | Self::Show(_) | Self::Error(_) | Self::Check | Self::Cluster => false,
         }
+    }
+
+    /// Returns true for actions that are for databases that servers share, false for those that are for files, and `None` for the others.
+    fn is_for_shared(&self) -> Option<bool> {
+        if matches!(self, Self::Cluster | Self::Release(_) | Self::Bury { .. } | Self::Migrate) {
+            return Some(true);
+        }
+        let is_for_both = matches!(
+            self,
+            Self::List(_)
+                | Self::Show(_)
+                | Self::Error(_)
+                | Self::Export { .. }
+                | Self::Import { .. }
+                | Self::Push(push::Push::List { .. } | push::Push::Show(_))
+        );
+        if is_for_both { None } else { Some(false) }
     }
 }
 
@@ -141,6 +180,7 @@ impl Action {
 struct Target {
     /// Name of the agent, if the command is about all of them.
     agent: Option<String>,
+    /// Path of the file. Of a database that servers share, the URL without its password.
     path: PathBuf,
     config: Config,
 }
@@ -162,6 +202,17 @@ fn targets(arguments: &Admin, LoadedConfig { config, agents, .. }: LoadedConfig)
     };
     let mut targets = Vec::new();
     for (agent, config) in selected {
+        let is_shared = matches!(config.store.path, StorePath::Postgres(_));
+        if arguments.action.is_for_shared().is_some_and(|wanted| wanted != is_shared) {
+            let why = if is_shared {
+                "this command is for files; for databases: list, show, error, export, import, push list, cluster, release, bury and \
+                 migrate\n\
+                 note: pg_dump makes backups, and `POST /operator/deliveries:retry` of a server retries deliveries"
+            } else {
+                "cluster, release, bury and migrate are for PostgreSQL databases, which servers share"
+            };
+            return Err(config::Error::new(format!("store: {why}")).into());
+        }
         match (config.store.path.clone(), agent) {
             (StorePath::Sqlite(path), Some(agent)) if !creates && !path.exists() => {
                 report(&format!("note: agent {agent} has no tasks yet: {} does not exist\n", path.display()));
@@ -171,6 +222,7 @@ fn targets(arguments: &Admin, LoadedConfig { config, agents, .. }: LoadedConfig)
                 return Err(anyhow!("{}: {why}", std::path::absolute(&path)?.display()));
             }
             (StorePath::Sqlite(path), agent) => targets.push(Target { agent, path, config }),
+            (StorePath::Postgres(url), agent) => targets.push(Target { agent, path: url.to_string().into(), config }),
             (StorePath::Memory, Some(agent)) => report(&format!("note: agent {agent} keeps its tasks in memory\n")),
             (StorePath::Memory, None) => {}
         }
@@ -219,13 +271,17 @@ pub(super) fn run(arguments: &Admin) -> anyhow::Result<()> {
         Action::Restore { path } => archive::restore(&targets, path, *output),
         Action::Gc { dry_run } => each(&|target, out| gc(target, now, *dry_run, out)),
         Action::Stats => each(&stats),
-        Action::List(arguments) => each(&|target, out| tasks::list(arguments, &target.path, out)),
-        Action::Show(arguments) => each(&|target, out| tasks::show(arguments, &target.path, out)),
-        Action::Error(arguments) => each(&|target, out| timeline::error(arguments, &target.path, out)),
+        Action::List(arguments) => each(&|target, out| tasks::list(arguments, target, out)),
+        Action::Show(arguments) => each(&|target, out| tasks::show(arguments, target, out)),
+        Action::Error(arguments) => each(&|target, out| timeline::error(arguments, target, out)),
         Action::Check => each(&|target, out| check(&target.path, out)),
         Action::Forget { owner, dry_run: true, .. } => each(&|target, out| count_tasks_of(owner, &target.path, out)),
         Action::Forget { owner, dry_run: false, yes } => each(&|target, out| forget(target, owner, *yes, out)),
         Action::Push(action) => each(&|target, out| push::run(action, target, now, out)),
+        Action::Cluster => each(&cluster::show),
+        Action::Release(selection) => each(&|target, out| cluster::release(selection, target, out)),
+        Action::Migrate => each(&cluster::migrate),
+        Action::Bury { replica } => each(&|target, out| cluster::bury(*replica, target, out)),
     }
 }
 

@@ -25,8 +25,8 @@ pub(crate) use self::{
     },
     secret::{MIN_TOKEN, Sourced},
     value::{
-        AuthRequire, Certificate, CommandFormat, CommandLine, HealthReady, OfferedExtension, SpanContent, StorePath,
-        Value,
+        AuthRequire, Certificate, ClusterWake, CommandFormat, CommandLine, DatabaseUrl, HealthReady, OfferedExtension,
+        SpanContent, StorePath, Value,
     },
 };
 use self::{
@@ -47,7 +47,7 @@ use crate::{
         card::{CardConfig, ExtendedCardAccess, Network, ProtocolBinding, SkillConfig},
         push::{AllowedTarget, PushOptions},
     },
-    store::{Retention, sqlite::Durability},
+    store::{DEFAULT_LEASE, Retention, sqlite::Durability},
     transport::{self, AllowedHost, AllowedOrigin, FileBytes},
 };
 
@@ -236,9 +236,14 @@ keys! {
     Server "otlp.content" => otlp.content: SpanContent, "Contents in spans: none, or the messages and tool calls of models, up to 8 KiB each. Turns of messages with secret parts have none. Spans never have headers and credentials.";
     Agent "turn.deadline" => limits.turn_deadline: Duration, "Maximum duration of one turn; a turn that exceeds it fails. Zero fails every turn that does not end at once.";
     Agent "turn.idle_timeout" => limits.turn_idle_timeout: Duration, "Idle timeout of an agent: a turn without an update for this long fails. Waiting for authorization or for the store does not count. Zero disables it.";
-    Agent "store.path" | "store" => store.path: StorePath, "Store of the tasks: a SQLite file, which is created if it does not exist, or memory, which is lost when the process ends. The default is in the directory that systemd creates (`STATE_DIRECTORY`), or else in the working directory.";
+    Agent "store.path" | "store" => store.path: StorePath, "Store of the tasks: a SQLite file, which is created if it does not exist; memory, which is lost when the process ends; or a PostgreSQL database, which several servers share, as a URL of libpq with one or more hosts. Its parameter `schema`, by default `a2a`, names the schema. A password is taken from `PGPASSWORD`, `PGPASSFILE` or `~/.pgpass` if the URL has none. The default is in the directory that systemd creates (`STATE_DIRECTORY`), or else in the working directory.";
     Agent "store.durability" => store.durability: Durability, "Failures that a commit to a file survives: the end of the process, or also a power failure, for which each commit waits for the disk.";
     Agent "store.max_size" => store.max_size: Option<ByteSize>, "Maximum size of the store's file. A task whose result exceeds it fails with the name of this limit; when the file is full, new work is rejected, as on a full disk. Deleted data frees capacity. The server does not start with a file that is already larger. If not set, only the disk limits it.";
+    Agent "store.prepared" => store.prepared: bool, "Prepares statements, and sets timeouts of sessions. Set it to false if a pool such as PgBouncer shares connections between transactions, and set `statement_timeout` and `lock_timeout` in the database.";
+    Agent "store.listen" => store.listen: Option<DatabaseUrl>, "URL of the database without such a pool, for the connection that receives notifications. If not set, a replica behind a pool polls.";
+    Server "cluster.lease" => cluster.lease: Duration, "Time without a sign of life after which other servers of the same database take over the tasks of a server. The same for all of them, and at least 3 s.";
+    Server "cluster.key" => cluster.key: Option<Sourced<Token>>, "Secret of all servers of a database, at least 32 characters. It encrypts secret parts and forwarded headers of messages for a turn that another server runs. If not set, such messages are rejected.";
+    Server "cluster.wake" => cluster.wake: ClusterWake, "How servers learn what others did: by notifications of the database, or by polling alone, which takes up to half a second.";
     Agent "retention.finished" => retention.finished: OptionalTimeout, "Retention of a task after it has reached a terminal state. Zero keeps it until `limits.tasks` evicts it.";
     Agent "retention.idle" => retention.idle: OptionalTimeout, "Maximum time that a task waits for input or authorization from its client. Then it is canceled, and retained like any other task in a terminal state. Zero: no limit.";
     Agent "retention.logs" => retention.logs: OptionalTimeout, "Retention of the event log of a task in a file, after the task has reached a terminal state. A stream that is resumed later begins with the final task. Zero keeps it as long as the task.";
@@ -253,7 +258,7 @@ keys! {
     Server "limits.request_rate_per_peer" => connections.request_rate_per_peer: u32, "Maximum number of requests per second of a client address, with a burst of as many; further ones get 429 with `Retry-After`. A JSON-RPC batch is one request. An IPv6 /64 network counts as one address; behind `trusted_proxies`, the forwarded address counts. Zero: no limit.";
     Agent "limits.call_rate_per_owner" => limits.call_rate_per_owner: u32, "Maximum number of calls per second of one owner, over all tenants, with a burst of as many. Each call of a JSON-RPC batch counts. Callers without a name are not limited: use `limits.request_rate_per_peer`. Zero: no limit.";
     Server "limits.memory" => connections.memory: ByteSize, "Memory for requests, responses and live tasks of all connections and agents. A quarter is for request bodies that are being received: beyond it, requests are rejected with 503; bodies of more than 16 KiB already at seven eighths of it. Three eighths are for responses that are being made or wait for slow readers, with a quarter added to each for the allocator: beyond it, calls are rejected with 503 or `UNAVAILABLE`, except for health checks and the card. At half of that, a connection whose responses have more than an eighth of it is rejected, unless no other connection has any. Three eighths are for the events of tasks that run or are read, of which one owner can have three quarters; tasks of up to 16 KiB do not count. An agent whose output does not fit waits. Its turn fails if no memory that it can use is released for 30 s, or at once if too much output waits; messages and subscriptions that do not fit get 429. Minimum 1 MiB.";
-    Agent "limits.tasks" => store.max_tasks: Option<usize>, "Maximum number of tasks in the store. At the limit, a new task evicts the task that reached its terminal state first; without one, it is rejected. If not set, 2000 in memory, and 1000000 in a file.";
+    Agent "limits.tasks" => store.max_tasks: Option<usize>, "Maximum number of tasks in the store. At the limit, a new task evicts the task that reached its terminal state first; without one, it is rejected. If not set, 2000 in memory, and 1000000 elsewhere.";
     Agent "limits.tasks_per_owner" => store.max_tasks_per_owner: Option<usize>, "Maximum number of tasks of one owner, over all tenants. At the limit, a new task evicts the owner's task that reached its terminal state first; without one, it is rejected. Defaults to `limits.tasks`.";
     Agent "limits.turns" => turns: Option<usize>, "Maximum number of running turns, over all tasks. Messages that need another one wait (`limits.queued_turns`). If not set, 64 if the agent is a command, and 10000 otherwise.";
     Agent "limits.turns_per_owner" => limits.turns_per_owner: usize, "Maximum number of running turns of one task owner, over all tenants. Callers without a name share one owner.";
@@ -301,6 +306,7 @@ pub(crate) struct Config {
     pub(crate) log: LogConfig,
     pub(crate) otlp: OtlpConfig,
     pub(crate) store: StoreConfig,
+    pub(crate) cluster: ClusterConfig,
     pub(crate) push: PushConfig,
     pub(crate) card: CardKeys,
     /// Without the values that derive from others: [`Config::limits`] has them.
@@ -430,8 +436,20 @@ defaults! {
         pub(crate) path: StorePath = StorePath::Sqlite(DEFAULT_STORE_FILE.into()),
         pub(crate) durability: Durability,
         pub(crate) max_size: Option<ByteSize>,
+        pub(crate) prepared: bool = true,
+        pub(crate) listen: Option<DatabaseUrl>,
         pub(crate) max_tasks: Option<usize>,
         pub(crate) max_tasks_per_owner: Option<usize>,
+    }
+}
+
+defaults! {
+    /// Table `cluster`.
+    #[derive(Clone, Debug)]
+    pub(crate) struct ClusterConfig {
+        pub(crate) lease: Duration = DEFAULT_LEASE,
+        pub(crate) key: Option<Sourced<Token>>,
+        pub(crate) wake: ClusterWake,
     }
 }
 
@@ -565,8 +583,8 @@ mod tests {
     }
 
     #[test]
-    fn there_are_at_most_98_keys() {
-        assert!(KEYS.len() <= 98, "{}", KEYS.len());
+    fn there_are_at_most_102_keys() {
+        assert!(KEYS.len() <= 102, "{}", KEYS.len());
     }
 
     #[test]

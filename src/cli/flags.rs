@@ -37,6 +37,9 @@ pub(super) struct Serve {
     /// Prints the effective configuration with the origin of each value, and exits.
     #[arg(long)]
     pub(super) print_config: bool,
+    /// Does not change the schema of a PostgreSQL database: `a2a admin migrate` does.
+    #[arg(long, value_name = "never", value_parser = ["never"], hide_short_help = true)]
+    pub(super) migrate: Option<String>,
     #[command(flatten)]
     pub(super) official: Official,
     #[command(flatten)]

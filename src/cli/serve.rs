@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 use tracing::Level;
 
 use self::{
@@ -24,8 +24,8 @@ use crate::{
     base::jws::SigningKey,
     cli::{
         config::{
-            self, AgentConfig, AuthConfig, AuthRequire, Certificate, Config, HealthReady, LoadedConfig, MIN_TOKEN,
-            OfferedExtension, Origin, StoreConfig, TlsConfig,
+            self, AgentConfig, AuthConfig, AuthRequire, Certificate, ClusterWake, Config, HealthReady, LoadedConfig,
+            MIN_TOKEN, OfferedExtension, Origin, StoreConfig, TlsConfig,
         },
         otlp::{self, Exporter},
         prometheus,
@@ -40,6 +40,7 @@ use crate::{
     store::{
         Store,
         memory::Memory,
+        postgres::{self, Postgres},
         sqlite::{Options, Sqlite},
     },
 };
@@ -49,6 +50,12 @@ mod banner;
 
 /// Minimum of `limits.memory`, in bytes, which requests of usual sizes do not exceed.
 const MIN_MEMORY: usize = 1 << 20;
+
+/// Minimum of `cluster.lease`: its renewals take a third of it.
+const MIN_LEASE: Duration = Duration::from_secs(3);
+
+/// Minimum length of `cluster.key`, in characters.
+const MIN_CLUSTER_KEY: usize = 32;
 
 /// Maximum time that the end of the server waits for work that blocks, such as the deletion of temporary files.
 const BLOCKING_GRACE: Duration = Duration::from_secs(1);
@@ -104,7 +111,9 @@ pub(super) fn run(arguments: &Serve) -> anyhow::Result<()> {
         [] => vec![(None, &config)],
         agents => agents.iter().map(|agent| (Some(agent), &agent.config)).collect(),
     };
-    let prepared = hosted.iter().map(|(named, config)| of_agent(*named, Prepared::new(config)));
+    let migrates = arguments.migrate.is_none();
+    let prepared =
+        hosted.iter().map(|(named, config)| of_agent(*named, Prepared::new(config, migrates, runtime.handle())));
     let prepared = prepared.collect::<anyhow::Result<Vec<_>>>()?;
     let operator_token = status::new_token()?;
     let store_file = prepared.first().and_then(|agent| agent.file.clone());
@@ -277,9 +286,9 @@ struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    fn new(config: &'a Config) -> anyhow::Result<Self> {
+    fn new(config: &'a Config, migrates: bool, runtime: &Handle) -> anyhow::Result<Self> {
         let source = AgentSource::of(config)?;
-        let (store, file, line) = open_store(config)?;
+        let (store, file, line) = open_store(config, migrates, runtime)?;
         let context = "can't read the file in signing_keys";
         let card_key = config.signing_keys.as_deref().map(SigningKey::read).transpose().context(context)?;
         let push = push_options(config, file.as_deref())?;
@@ -303,6 +312,7 @@ impl<'a> Prepared<'a> {
             }
         }
         let server = if let Some(key) = card_key { server.sign_card(key) } else { server };
+        let server = if let Some(key) = cluster_key(config)? { server.cluster_key(key) } else { server };
         Ok((server, gateway, lines))
     }
 }
@@ -472,8 +482,12 @@ fn push_options(config: &Config, store: Option<&Path>) -> anyhow::Result<PushOpt
 }
 
 /// Opens the configured store. Returns it with its file, if it has one, and a line for the startup message.
-fn open_store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, Option<PathBuf>, String)> {
-    let StoreConfig { path, durability, max_size, max_tasks, max_tasks_per_owner } = &config.store;
+fn open_store(
+    config: &Config,
+    migrates: bool,
+    runtime: &Handle,
+) -> anyhow::Result<(Arc<dyn Store>, Option<PathBuf>, String)> {
+    let StoreConfig { path, durability, max_size, max_tasks, max_tasks_per_owner, .. } = &config.store;
     match path {
         config::StorePath::Memory => {
             let mut memory = max_tasks.map_or_else(Memory::default, Memory::with_max_tasks);
@@ -494,7 +508,63 @@ fn open_store(config: &Config) -> anyhow::Result<(Arc<dyn Store>, Option<PathBuf
             let file = Some(store.path().to_owned());
             Ok((Arc::new(store), file, line))
         }
+        config::StorePath::Postgres(url) => {
+            let options = postgres_options(config)?.migrates(migrates);
+            let store = runtime.block_on(Postgres::open(url.expose(), &options));
+            let store = store.with_context(|| format!("can't open the store {url}; set another one with --store"))?;
+            let line = format!("tasks are stored in {url}, which other servers may share\n");
+            Ok((Arc::new(store), None, line))
+        }
     }
+}
+
+/// Returns the options of a database that servers share.
+fn postgres_options(config: &Config) -> Result<postgres::Options, config::Error> {
+    let (StoreConfig { prepared, listen, max_tasks, max_tasks_per_owner, .. }, cluster) =
+        (&config.store, &config.cluster);
+    if config.push.enabled && config.signing_keys.is_none() {
+        let why = "signing_keys: servers that share a database need the same keys for push notifications; set it to a file with \
+            a private key, or disable them (push.enabled = false)\n\
+            note: `openssl genpkey -algorithm ed25519 -out keys.pem` makes one";
+        return Err(config::Error::new(why));
+    }
+    if cluster.lease < MIN_LEASE {
+        return Err(config::Error::new(format!("cluster.lease: the minimum is {} s", MIN_LEASE.as_secs())));
+    }
+    let mut options = postgres::Options::default()
+        .name(host_name())
+        .lease(cluster.lease)
+        .notifies(cluster.wake == ClusterWake::Notify)
+        .prepared(*prepared)
+        .listen(listen.as_ref().map(|url| url.expose().to_owned()))
+        .max_tasks_per_owner(*max_tasks_per_owner);
+    options.max_tasks = max_tasks.unwrap_or(options.max_tasks);
+    Ok(options)
+}
+
+#[cfg(unix)]
+fn host_name() -> Box<str> {
+    rustix::system::uname().nodename().to_string_lossy().into()
+}
+
+#[cfg(not(unix))]
+fn host_name() -> Box<str> {
+    std::env::var("COMPUTERNAME").unwrap_or_default().into()
+}
+
+/// Returns the secret of a cluster as a key.
+fn cluster_key(config: &Config) -> Result<Option<[u8; 32]>, config::Error> {
+    let Some(secret) = &config.cluster.key else { return Ok(None) };
+    let text = secret.value.expose();
+    if text.len() < MIN_CLUSTER_KEY {
+        let why = format!(
+            "cluster.key: is shorter than {MIN_CLUSTER_KEY} characters\nnote: `openssl rand -hex 32` makes one"
+        );
+        return Err(config::Error::new(why));
+    }
+    // Longer than a key, so that it is hashed.
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
+    Ok(<[u8; 32]>::try_from(digest.as_ref()).ok())
 }
 
 /// Makes the allocator return buffers of 256 KiB and more to the system when they are freed. glibc raises that threshold with each such

@@ -120,6 +120,7 @@ impl Status {
         match first.map_or(loaded.config, |agent| agent.config).store.path {
             StorePath::Sqlite(path) => Ok((path.display().to_string(), read(&path.with_added_extension(EXTENSION)))),
             StorePath::Memory => Ok(("memory".to_owned(), None)),
+            StorePath::Postgres(url) => Ok((url.to_string(), None)),
         }
     }
 }
@@ -186,7 +187,7 @@ fn list(value: &Value) -> Vec<Value> {
 }
 
 /// Formats a value without characters that control a terminal: the members of an object one after another.
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => safe(text),
@@ -208,7 +209,7 @@ fn text(value: &Value) -> String {
 }
 
 /// Formats objects as a table of these members.
-fn table(names: &[&str], objects: &[Value]) -> String {
+pub(super) fn table(names: &[&str], objects: &[Value]) -> String {
     if objects.is_empty() {
         return String::new();
     }

@@ -7,11 +7,15 @@ use std::{
     time::Duration,
 };
 
+use http::{Response, StatusCode};
 use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
 use parking_lot::RwLock;
 use reqwest::Url;
-use tonic::transport::{Channel, Endpoint};
-use tower::service_fn;
+use tonic::{
+    body::Body,
+    transport::{Channel, Endpoint},
+};
+use tower::{service_fn, util::MapResponse};
 
 use super::{
     A2aService, AgentCard, Binding, Call, Client, Error, ErrorKind, Version,
@@ -232,8 +236,17 @@ impl ClientBuilder {
     }
 }
 
+/// Discards the body of a response with an error of HTTP, such as the page of a proxy that reaches no server: it is not a message, and
+/// the status determines the error.
+fn without_page(response: Response<Body>) -> Response<Body> {
+    if response.status() == StatusCode::OK { response } else { response.map(|_| Body::empty()) }
+}
+
+/// Channel whose responses are passed through a function.
+type MappedChannel = MapResponse<Channel, fn(Response<Body>) -> Response<Body>>;
+
 /// Returns the channel of a gRPC endpoint, which adds TLS to the connections of its connector.
-fn channel(endpoint: &Endpoint) -> Channel {
+fn channel(endpoint: &Endpoint) -> MappedChannel {
     let resolver = service_fn(|name: Name| async move {
         // The connector sets the port.
         io::Result::Ok(name_lookup::resolve(name.as_str(), 0).await?.into_iter())
@@ -242,5 +255,5 @@ fn channel(endpoint: &Endpoint) -> Channel {
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT));
-    endpoint.connect_with_connector_lazy(connector)
+    MapResponse::new(endpoint.connect_with_connector_lazy(connector), without_page)
 }

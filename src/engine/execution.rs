@@ -450,7 +450,8 @@ impl Execution {
     /// Returns the state of the engine for the metrics.
     pub(crate) fn gauges(&self) -> EngineGauges {
         let (turns, queued_turns) = self.0.permits.turns();
-        EngineGauges { turns, queued_turns, ..self.0.journal.gauges() }
+        let lease_age = self.0.journal.shared().map(|(_, replica)| replica.lease_age());
+        EngineGauges { turns, queued_turns, lease_age, ..self.0.journal.gauges() }
     }
 
     /// Returns the use of the limits of turns and streams.
@@ -548,13 +549,17 @@ async fn live_task(
     if !journal.memory().has_room(&key.scope().owner, bytes) {
         return Err(memory_full(journal.memory()));
     }
+    let log = stored.log;
     let task = match stored.load_task(store, key).await {
         Ok(task) => task,
         Err(cause) => return Err(unreadable(store, key, cause).await),
     };
     let mut live = LiveTask::loaded(key.clone(), role, stored, task, bounds);
     if !live.has_ended() {
-        live.set_log_summary(store.log_summary(key).await?);
+        live.set_log_summary(match log {
+            Some(log) => log,
+            None => store.log_summary(key).await?,
+        });
     }
     if live.try_count_in(journal.memory()) { Ok(live) } else { Err(memory_full(journal.memory())) }
 }

@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-pub(crate) use self::replica::{LEASE, Replica, Work};
+pub(crate) use self::replica::{Replica, Work};
 use self::{
     commit_retry::CommitRetry,
     lane::Lane,
@@ -159,7 +159,7 @@ impl Journal {
     pub fn new(store: Arc<dyn Store>, sources: Sources, memory: LiveMemory) -> Arc<Self> {
         let lanes: Vec<Lane> = (0..store.lanes().max(1)).map(|_| Lane::default()).collect();
         let fault = store.fault();
-        let replica = store.shared().map(|_| Box::new(Replica::new()));
+        let replica = store.shared().map(|shared| Box::new(Replica::new(shared.lease())));
         let journal = Arc::new(Self {
             store,
             sources,

@@ -199,6 +199,7 @@ impl Server {
             forward_headers,
             drain: handle.draining(),
             readiness: handle.readiness(),
+            is_replica: handle.is_replica(),
             agents: all_operated().map(needs).collect(),
             ..settings
         };

@@ -195,6 +195,11 @@ impl Handle {
         Arc::clone(&self.0.readiness)
     }
 
+    /// Returns whether other processes share the store of an agent.
+    pub(crate) fn is_replica(&self) -> bool {
+        std::iter::once(self).chain(&self.0.mounted).any(|agent| agent.0.service.journal().is_shared())
+    }
+
     pub(crate) fn draining(&self) -> CancellationToken {
         self.0.draining.clone()
     }

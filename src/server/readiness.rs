@@ -14,6 +14,9 @@ use crate::{
 /// Timeout of the store check: a hanging disk may never respond, and probes have short timeouts.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Timeout of the check of a shared store, after which other processes are better off with new work.
+const SHARED_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Time for which an agent lacks a dependency before the server is not ready.
 const AGENT_DOWN: Duration = Duration::from_secs(30);
 
@@ -45,7 +48,10 @@ pub(crate) fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<
                 tracing::warn!("not ready: recovery of tasks from the last run has not finished");
                 return Err(NotReady::Recovering);
             }
-            match timeout(CHECK_TIMEOUT, journal.store().check()).await {
+            let replica = journal.shared().map(|(_, replica)| replica);
+            let limit = if replica.is_some() { SHARED_CHECK_TIMEOUT } else { CHECK_TIMEOUT };
+            match timeout(limit, journal.store().check()).await {
+                Ok(Ok(())) if replica.is_some_and(|replica| !replica.has_lease()) => Err(NotReady::LeaseLost),
                 Ok(Ok(())) if journal.is_store_unavailable() => Err(NotReady::CommitsDelayed),
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(cause)) => {
@@ -53,10 +59,30 @@ pub(crate) fn readiness_check(journal: Arc<Journal>, recovered: watch::Receiver<
                     Err(NotReady::StoreUnavailable)
                 }
                 Err(_) => {
-                    tracing::warn!(timeout = ?CHECK_TIMEOUT, "not ready: store check timed out");
+                    tracing::warn!(timeout = ?limit, "not ready: store check timed out");
                     Err(NotReady::StoreUnavailable)
                 }
             }
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        base::sources::Sources,
+        engine::journal::LiveMemory,
+        store::memory::{Cluster, Memory},
+    };
+
+    #[tokio::test]
+    async fn replica_without_lease_is_not_ready() {
+        let store = Cluster::new(Memory::default(), || 0).replica();
+        let journal = Journal::new(Arc::new(store), Sources::default(), LiveMemory::new(usize::MAX));
+        let ready = readiness_check(Arc::clone(&journal), watch::channel(true).1);
+        assert_eq!(ready().await, Ok(()));
+        journal.shared().unwrap().1.record_failed_renewal(true);
+        assert_eq!(ready().await, Err(NotReady::LeaseLost));
+    }
 }

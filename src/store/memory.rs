@@ -142,6 +142,8 @@ impl Memory {
                 EntryLog::Open(_) => None,
                 EntryLog::Sealed(log) => log.snapshot().map(|snapshot| (position.seq, snapshot)),
             },
+            tail: Vec::new(),
+            log: None,
         })
     }
 

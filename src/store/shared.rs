@@ -6,11 +6,14 @@
 //! A task that changes its runner gets a greater *fence*, so that commits of the earlier runner are refused. *Mail* is a message
 //! or a cancel that another replica posts to the runner of a task.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 
 use super::{Event, Position, TaskHead, TaskKey};
+
+/// Time after the last renewal of a lease in which its replica is not declared dead, unless the store has another one.
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 
 /// Maximum number of mails of a task that the store keeps, including rejected ones.
 pub const MAX_MAIL: usize = 256;
@@ -29,7 +32,7 @@ impl fmt::Display for ReplicaId {
 /// Description of a replica for operators, and for the choice of a format that all replicas can read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaInfo {
-    /// Name of the replica, such as the host name. Need not be unique.
+    /// Name of the replica, such as the host name. Need not be unique. Empty: the store may know one.
     pub name: Box<str>,
     /// Version of the stored data that the replica can read.
     pub version: u32,

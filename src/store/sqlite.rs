@@ -24,7 +24,7 @@ pub use self::{
     options::{DEFAULT_MAX_TASKS, Durability, Options},
 };
 pub(crate) use self::{
-    export::{ExportError, ImportError},
+    export::ExportError,
     file::{publish, user_of},
     inspect::{Inspector, Stats},
 };
@@ -58,7 +58,6 @@ mod file;
 mod health;
 mod inspect;
 mod list;
-mod log_rows;
 mod migrations;
 mod options;
 mod read;

@@ -1,11 +1,12 @@
 //! Interface of a store, in parts by who uses them, and a task as a store returns it.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
+use super::shared::DEFAULT_LEASE;
 use super::{
     Advance, Commit, Committed, Damaged, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage,
     DeliveryToken, Event, Expect, Fence, Full, Inspect, Lease, ListPage, ListQuery, Load, Mail, Millis, Note, Position,
@@ -234,6 +235,11 @@ pub trait SharedStore: Send + Sync {
     /// Returns the id of this replica. The opening of the store allocates it, and [`join`](Self::join) may replace it.
     fn replica(&self) -> ReplicaId;
 
+    /// Time after its last renewal in which a replica is not declared dead, the same for all replicas. It is renewed three times as often.
+    fn lease(&self) -> Duration {
+        DEFAULT_LEASE
+    }
+
     /// Describes this replica and renews its lease. Allocates another id if the replica was declared dead, or has left. Returns
     /// the id.
     async fn join(&self, info: &ReplicaInfo) -> Result<ReplicaId, Unavailable>;
@@ -343,6 +349,10 @@ pub struct StoredTask {
     pub agent_state: Option<Bytes>,
     /// Request contexts of the messages that still need a turn.
     pub turn_contexts: Option<Bytes>,
+    /// Events after the checkpoint, in order, if they were read with the row. Further ones may follow up to the position.
+    pub tail: Vec<Event>,
+    /// Summary of the log ([`TaskStore::log_summary`]), if it was read with the row.
+    pub log: Option<LogSummary>,
 }
 
 /// Summary of the log of a task.
@@ -382,15 +392,19 @@ impl StoredTask {
 
     /// Applies the events after `seq` to a checkpoint.
     async fn apply_log(
-        &self,
+        &mut self,
         store: &dyn TaskStore,
         key: &TaskKey,
         mut seq: Seq,
         snapshot: Snapshot,
     ) -> Result<Snapshot, Unavailable> {
         let mut task = snapshot.into_task().map_err(|error| unreadable(key, &error))?;
+        let mut tail = mem::take(&mut self.tail);
         while seq < self.position.seq {
-            let events = store.events(key, seq, READ_BATCH, READ_BYTES).await?;
+            let events = match mem::take(&mut tail) {
+                tail if tail.is_empty() => store.events(key, seq, READ_BATCH, READ_BYTES).await?,
+                tail => tail,
+            };
             let Some(last) = events.last() else {
                 return Err(Unavailable(format!(
                     "task {}: the event log ends before the position of the row",

@@ -77,6 +77,9 @@ pub enum NotReady {
     /// The store answers, and commits have failed or hung for over a second.
     #[error("commits to the store do not complete")]
     CommitsDelayed,
+    /// The lease on the tasks of this process has expired or is lost, so that other processes may run them.
+    #[error("other servers may have taken over the tasks")]
+    LeaseLost,
     /// Every agent has lacked something that it needs, such as its upstream agent, for 30 s.
     #[error("no agent can do its work")]
     AgentsDown,
@@ -159,6 +162,8 @@ defaults! {
         pub drain: CancellationToken,
         /// Readiness check of the service.
         pub readiness: ReadinessCheck = Arc::new(|| Box::pin(future::ready(Ok(())))),
+        /// Other processes share the store, so that `/readyz?verbose` has a line for the lease.
+        pub is_replica: bool,
         /// Names of the agents, and what each needs for its turns: gRPC's health service `a2a.agent/NAME`.
         pub agents: Arc<[NamedDependencies]>,
         /// Clock and ids of the server.

@@ -46,7 +46,7 @@ async fn fail(directory: &Path, arguments: &[&str]) -> String {
 }
 
 /// Creates a database with tasks of two owners in four states each, unused by any process.
-async fn filled(directory: &Path) {
+pub(crate) async fn filled(directory: &Path) {
     let store = OpenedStore::sqlite(Options::default());
     let old = 1_000_000_000_000;
     for owner in ["ada", "bob"] {

@@ -53,17 +53,21 @@ pub(crate) fn exec() -> BoxFuture<'static, Arc<dyn DynAgent>> {
 
 /// Returns an HTTP endpoint in this process.
 pub(crate) fn http() -> BoxFuture<'static, Arc<dyn DynAgent>> {
+    Box::pin(async move {
+        let agent: Arc<dyn DynAgent> =
+            Arc::new(HttpEndpoint::new(&http_endpoint().await, HttpOptions::default()).unwrap());
+        agent
+    })
+}
+
+/// Serves the endpoint, and returns its URL.
+pub(crate) async fn http_endpoint() -> String {
     let turn = async |body: Bytes| {
         let lines =
             events(serde_json::from_slice(&body).unwrap()).map(|event| Ok::<_, Infallible>(format!("{event}\n")));
         Response::builder().header("content-type", "application/x-ndjson").body(Body::from_stream(lines)).unwrap()
     };
-    Box::pin(async move {
-        let url = bindings::program(Router::new().route("/turn", post(turn))).await;
-        let agent: Arc<dyn DynAgent> =
-            Arc::new(HttpEndpoint::new(&format!("{url}/turn"), HttpOptions::default()).unwrap());
-        agent
-    })
+    format!("{}/turn", bindings::program(Router::new().route("/turn", post(turn))).await)
 }
 
 /// Returns a model, whose endpoint is in this process.
@@ -141,6 +145,12 @@ fn events(turn: Value) -> impl Stream<Item = Value> {
             "!wait" => {
                 yield json!({"type": "status"});
                 yield asks("go on");
+            }
+            // Asks after this many milliseconds.
+            "!later" => {
+                yield json!({"type": "status"});
+                pause(number(0)).await;
+                yield asks("more?");
             }
             "!silent" => std::future::pending().await,
             "!done" => {

@@ -1,7 +1,17 @@
 //! Bindings of a service, and the macros that expand a scenario to one test per binding, and to one with two servers.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
+#[cfg(feature = "postgres")]
+use a2a_service::store::postgres::Postgres;
 use a2a_service::{
     Snapshot,
     agent::{Agent, DynAgent, End, Error, Turn, Updates, demo::Demo},
@@ -24,11 +34,12 @@ use a2a_service::{
     service::Limits,
     sources::{Rng, Sources},
     store::{
+        Store,
         memory::{Cluster, Memory},
         sqlite::Options,
     },
 };
-use futures::future::{BoxFuture, LocalBoxFuture, join};
+use futures::future::{BoxFuture, LocalBoxFuture};
 use tokio::runtime::Builder;
 use tonic::{Request, Response, Status};
 
@@ -74,7 +85,38 @@ pub(crate) fn run_kind(threads: usize, test: Test, create: Create, name: &str, k
 
 tokio::task_local! {
     /// Store, binding and choices of a test with two servers.
-    static REPLICAS: (Cluster, Binding, Rng);
+    static REPLICAS: (SharedBy, Binding, Rng);
+}
+
+/// Store that two servers share: in memory, or a schema of PostgreSQL.
+#[derive(Clone)]
+enum SharedBy {
+    Memory(Cluster),
+    #[cfg(feature = "postgres")]
+    Postgres(String),
+}
+
+impl SharedBy {
+    /// Returns an empty store: in the database whose URL is in `SHARED_STORE`, if it is set.
+    fn new() -> Self {
+        #[cfg(feature = "postgres")]
+        if let Ok(url) = std::env::var("SHARED_STORE") {
+            static NUMBER: AtomicUsize = AtomicUsize::new(0);
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            return Self::Postgres(format!("{url}?schema=shared_{}_{number}", std::process::id()));
+        }
+        Self::Memory(Cluster::new(Memory::default(), || Clock::default().millis()))
+    }
+
+    async fn replica(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Memory(cluster) => Arc::new(cluster.replica()),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => {
+                Arc::new(Postgres::open(url, &a2a_service::store::postgres::Options::default()).await.unwrap())
+            }
+        }
+    }
 }
 
 /// Runs a test with two servers that share a store, over each binding that its marks (`columns`) permit. Either server may answer a
@@ -92,8 +134,7 @@ pub(crate) fn run_replicas(threads: usize, test: Test, marks: &[&str]) {
     let bindings = [local].into_iter().chain(REMOTE);
     for (binding, connect) in bindings.filter(|(binding, _)| marks.iter().all(|mark| permits(binding, mark))) {
         announce(&format!("two servers, {binding}, SEED={seed}"));
-        let cluster = Cluster::new(Memory::default(), || Clock::default().millis());
-        let replicas = (cluster, connect, Sources::simulated(seed << 32, 0).rng);
+        let replicas = (SharedBy::new(), connect, Sources::simulated(seed << 32, 0).rng);
         run_in_runtime(threads, Box::pin(REPLICAS.scope(replicas, test(two_servers))));
     }
 }
@@ -331,11 +372,11 @@ pub(crate) fn v03_rpc(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>>
 /// Serves a server and a clone of it, as the replicas of the store of the test. All servers of a test share it, so that it has
 /// what an earlier one stored.
 fn two_servers(server: Server) -> BoxFuture<'static, Arc<dyn A2aService>> {
-    let (cluster, connect, rng) = REPLICAS.with(Clone::clone);
-    let replica = |server: Server| connect(server.store(Arc::new(cluster.replica())));
-    let servers = join(replica(server.clone()), replica(server));
-    Box::pin(async {
-        let (one, other) = servers.await;
+    let (store, connect, rng) = REPLICAS.with(Clone::clone);
+    Box::pin(async move {
+        let replica = async |server: Server| connect(server.store(store.replica().await)).await;
+        // One after the other, since each takes a free address.
+        let (one, other) = (replica(server.clone()).await, replica(server).await);
         let client: Arc<dyn A2aService> = Arc::new(AnyServer { servers: [one, other], rng });
         client
     })

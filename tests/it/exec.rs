@@ -152,6 +152,7 @@ async fn environment_describes_the_turn_and_has_no_secret_of_the_server() {
         "A2A_CONTEXT_ID",
         "A2A_MESSAGE_ID",
         "A2A_ATTEMPT",
+        "A2A_FENCE",
         "A2A_OWNER",
         "A2A_TENANT",
         "A2A_HOPS",

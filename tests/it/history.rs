@@ -272,12 +272,19 @@ impl StoreContents {
 impl Logged {
     /// Returns whether the task had this state after some event.
     fn had_state(&self, task: &Task) -> bool {
-        let mut replayed = Task::default();
-        self.task == *task
-            || self.log.iter().filter_map(Event::payload).any(|payload| {
-                task::apply(&mut replayed, payload);
-                replayed == *task
-            })
+        self.task == *task || self.positions(task).is_some()
+    }
+
+    /// Returns the sequence numbers of the first and the last event after which the task had this state.
+    pub(crate) fn positions(&self, task: &Task) -> Option<(u64, u64)> {
+        let (mut replayed, mut found) = (Task::default(), None);
+        for event in &self.log {
+            event.payload().into_iter().for_each(|payload| task::apply(&mut replayed, payload));
+            if replayed == *task {
+                found = Some((found.map_or(event.seq(), |(first, _)| first), event.seq()));
+            }
+        }
+        found
     }
 }
 

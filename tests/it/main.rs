@@ -14,6 +14,8 @@ mod bindings;
 mod card;
 mod client;
 mod client_retry;
+#[cfg(all(unix, feature = "postgres"))]
+mod cluster;
 mod codec;
 mod command_line;
 mod config;
@@ -67,6 +69,8 @@ mod remote_answers;
 mod rest_document;
 mod scenarios;
 mod secret_parts;
+#[cfg(all(feature = "postgres", unix))]
+mod shared_database;
 mod shutdown;
 mod stalled_readers;
 mod store;

@@ -80,6 +80,11 @@ async fn names_of_callers_make_no_series() {
     assert_eq!(first.symmetric_difference(&second).collect::<Vec<_>>(), <Vec<&String>>::new());
     assert!(second.len() <= MAX_SERIES, "{}", second.len());
 
+    // Those of servers that share a store.
+    for name in ["a2a_statement", "a2a_lease", "a2a_claimed", "a2a_dead_replicas", "a2a_follow", "a2a_mail", "a2a_wake"]
+    {
+        assert!(!second.iter().any(|series| series.starts_with(name)), "{name}");
+    }
     let documented = documented();
     for series in second {
         let (name, labels) = series.split_once('{').unwrap_or((&series, ""));

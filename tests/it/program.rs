@@ -29,7 +29,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Command of the program with an empty environment and, unless overridden, tasks in memory.
 pub(crate) fn a2a(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_a2a"));
+    a2a_at(env!("CARGO_BIN_EXE_a2a").as_ref(), arguments)
+}
+
+/// Command of another version of the program.
+pub(crate) fn a2a_at(path: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(path);
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command.env_clear().env("A2A_STORE", "memory");
     command

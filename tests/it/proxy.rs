@@ -37,7 +37,7 @@ pub(crate) enum Cut {
     RequestLost,
     /// The server handles the request, and the connection breaks before the reply.
     ReplyLost,
-    /// The proxy replies 503 itself.
+    /// The proxy replies 503 itself, with a page.
     Busy,
 }
 
@@ -48,6 +48,9 @@ pub(crate) struct Proxy {
 
 struct Carrier {
     target: Mutex<(Channel, CancellationToken)>,
+    /// Servers that get the requests in turn, instead of the target.
+    replicas: Vec<Channel>,
+    next: AtomicUsize,
     cuts: Mutex<VecDeque<Cut>>,
     /// Removes idempotency keys, cursors and extensions, like a server that does not support them.
     plain: bool,
@@ -63,19 +66,26 @@ fn channel(url: &str) -> (Channel, CancellationToken) {
 
 impl Proxy {
     pub(crate) async fn before(url: &str) -> Self {
-        Self::new(url, false).await
+        Self::new(url, false, Vec::new()).await
+    }
+
+    /// Proxy in front of several servers: each request is sent to the next one, and repeated if that does not accept it.
+    pub(crate) async fn before_all(urls: &[String]) -> Self {
+        let replicas = urls.iter().map(|url| channel(url).0).collect();
+        Self::new(&urls[0], false, replicas).await
     }
 
     /// Proxy in front of a server without idempotency keys and cursors.
     pub(crate) async fn before_plain(url: &str) -> Self {
-        Self::new(url, true).await
+        Self::new(url, true, Vec::new()).await
     }
 
-    async fn new(url: &str, plain: bool) -> Self {
+    async fn new(url: &str, plain: bool, replicas: Vec<Channel>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let target = Mutex::new(channel(url));
-        let carrier = Arc::new(Carrier { target, cuts: Mutex::default(), plain, calls: AtomicUsize::new(0) });
+        let (cuts, calls, next) = (Mutex::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let carrier = Arc::new(Carrier { target, replicas, next, cuts, plain, calls });
         let shared = Arc::clone(&carrier);
         tokio::spawn(async move {
             while let Ok((connection, _)) = listener.accept().await {
@@ -124,7 +134,8 @@ impl Carrier {
         match cut {
             Some(Cut::RequestLost) => return Err(io::Error::other("connection cut before the request")),
             Some(Cut::Busy) => {
-                let mut response = Response::new(Full::from("busy").map_err(|never| match never {}).boxed_unsync());
+                let mut response =
+                    Response::new(Full::from("<html>busy</html>").map_err(|never| match never {}).boxed_unsync());
                 *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
                 return Ok(response);
             }
@@ -138,10 +149,19 @@ impl Carrier {
                 parts.headers.remove(name);
             }
         }
-        let (mut channel, broken) = self.target.lock().clone();
-        std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(io::Error::other)?;
-        let request = Request::from_parts(parts, tonic::body::Body::new(Full::new(body)));
-        let answer = channel.call(request).await.map_err(io::Error::other)?;
+        let (target, broken) = self.target.lock().clone();
+        let answer = match &*self.replicas {
+            [] => send(target, &parts, &body).await?,
+            replicas => match self.balance(replicas, &parts, &body).await {
+                Ok(answer) => answer,
+                Err(error) => {
+                    let mut response =
+                        Response::new(Full::from(error.to_string()).map_err(|never| match never {}).boxed_unsync());
+                    *response.status_mut() = StatusCode::BAD_GATEWAY;
+                    return Ok(response);
+                }
+            },
+        };
         if matches!(cut, Some(Cut::ReplyLost)) {
             // Reads a unary reply to its end, so that the server has finished.
             if !is_stream(answer.headers()) {
@@ -155,6 +175,34 @@ impl Carrier {
         (*response.status_mut(), *response.headers_mut()) = (parts.status, parts.headers);
         Ok(response)
     }
+}
+
+impl Carrier {
+    /// Sends a request to the next server, and to others while it is rejected with 503 and can be repeated.
+    async fn balance(
+        &self,
+        replicas: &[Channel],
+        parts: &Parts,
+        body: &Bytes,
+    ) -> io::Result<Response<tonic::body::Body>> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let can_repeat = parts.method == Method::GET || parts.headers.contains_key("idempotency-key");
+        let mut answer = Err(io::Error::other("no server"));
+        for n in first..first + replicas.len() {
+            answer = send(replicas[n % replicas.len()].clone(), parts, body).await;
+            let is_rejected = answer.as_ref().map_or(true, |answer| answer.status() == StatusCode::SERVICE_UNAVAILABLE);
+            if !(is_rejected && can_repeat) {
+                break;
+            }
+        }
+        answer
+    }
+}
+
+async fn send(mut channel: Channel, parts: &Parts, body: &Bytes) -> io::Result<Response<tonic::body::Body>> {
+    std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(io::Error::other)?;
+    let request = Request::from_parts(parts.clone(), tonic::body::Body::new(Full::new(body.clone())));
+    channel.call(request).await.map_err(io::Error::other)
 }
 
 /// Copies a reply body up to the cut.

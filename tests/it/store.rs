@@ -5,6 +5,8 @@ mod file;
 mod fixture;
 mod model;
 pub(crate) mod opened;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 pub(crate) mod writer;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -131,6 +133,23 @@ async fn memory_store_agrees_with_the_model() {
 async fn shared_memory_store_agrees_with_the_model() {
     let open = || OpenedStore::of(Arc::new(Cluster::new(Memory::with_max_tasks(DEFAULT_MAX_TASKS), || 1000).replica()));
     tokio::task::block_in_place(|| model::agrees(&open));
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_store_agrees_with_the_model() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    let Some(database) = postgres::Database::find() else { return };
+    let (number, runtime) = (AtomicUsize::new(0), tokio::runtime::Handle::current());
+    let open = || {
+        let name = format!("model_{}", number.fetch_add(1, Ordering::Relaxed));
+        // The thread of the caller runs a future already.
+        let open = || runtime.block_on(database.open(&name, &a2a_service::store::postgres::Options::default()));
+        OpenedStore::database(Arc::new(std::thread::scope(|scope| scope.spawn(open).join()).unwrap()))
+    };
+    tokio::task::block_in_place(|| model::agrees(&open));
+    database.remove().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,10 +10,17 @@ use anyhow::{Context as _, anyhow};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{Output, Target, Usage, audited, count, with_store};
+use super::{
+    Output, Target, Usage, audited, count,
+    reader::{self, Reader},
+    with_store,
+};
 use crate::{
-    cli::{OutputError, report, show::OutputFormat},
-    store::sqlite::{self, ExportError, ImportError, Inspector},
+    cli::{OutputError, config::StorePath, report, show::OutputFormat},
+    store::{
+        ImportError,
+        sqlite::{self, Inspector},
+    },
 };
 
 /// Extensions of the copies in a directory, which have the names of their agents.
@@ -125,22 +132,21 @@ pub(super) fn export(
     format: OutputFormat,
 ) -> anyhow::Result<()> {
     let Some(to) = to else {
-        let [Target { path, agent: None, .. }] = targets else {
+        let [target @ Target { agent: None, .. }] = targets else {
             let why = "there are several agents: name a directory for their exports, or one of them with --agent";
             return Err(Usage(why.to_owned()).into());
         };
         let mut out = BufWriter::new(io::stdout().lock());
-        let exported = Inspector::open(path)?.export(owner, include_secrets, &mut out);
-        return exported.map(|tasks| audited("admin export", owner, tasks)).map_err(|error| match error {
-            ExportError::Output(error) => OutputError::from(error).into(),
-            ExportError::Database(error) => error.into(),
+        let exported = Reader::open(target)?.export(owner, include_secrets, &mut out);
+        return exported.map(|tasks| audited("admin export", owner, tasks)).map_err(|error| {
+            error.downcast::<io::Error>().map_or_else(|error| error, |error| OutputError::from(error).into())
         });
     };
     let exported = copy(targets, to, |target| {
-        let (look, path) = (Inspector::open(&target.path)?, copy_of(target, to, EXPORT));
+        let (reader, path) = (Reader::open(target)?, copy_of(target, to, EXPORT));
         let file = File::create_new(&path).with_context(|| path.display().to_string())?;
         let mut out = BufWriter::new(file);
-        let exported = look.export(owner, include_secrets, &mut out).map_err(anyhow::Error::from).and_then(|tasks| {
+        let exported = reader.export(owner, include_secrets, &mut out).and_then(|tasks| {
             out.get_ref().sync_all()?;
             Ok(tasks)
         });
@@ -181,14 +187,17 @@ pub(super) fn import(targets: &[Target], from: Option<&Path>, format: OutputForm
 fn import_one(target: &Target, lines: Box<dyn BufRead + Send>, format: OutputFormat) -> anyhow::Result<()> {
     let Target { path, config, .. } = target;
     let in_use = "a server is using the database and would not notice the import; stop it first";
-    let import = |path: &Path| with_store(path, config, in_use, async |store| Ok(store.import(lines).await?));
-    let tasks = if path.exists() {
-        import(path).map_err(|error| {
-            let is_undone = error.is::<ImportError>();
-            if is_undone { error.context(format!("nothing was imported into {}", path.display())) } else { error }
-        })?
+    let import = |path: &Path, lines| with_store(path, config, in_use, async |store| Ok(store.import(lines).await?));
+    let with_context = |error: anyhow::Error| match error.downcast_ref() {
+        None | Some(ImportError::Unknown(_)) => error,
+        Some(_) => error.context(format!("nothing was imported into {}", path.display())),
+    };
+    let tasks = if matches!(config.store.path, StorePath::Postgres(_)) {
+        reader::import(target, lines).map_err(with_context)?
+    } else if path.exists() {
+        import(path, lines).map_err(with_context)?
     } else {
-        let (_directory, temporary, tasks) = write_temporary(path, import)?;
+        let (_directory, temporary, tasks) = write_temporary(path, |path| import(path, lines))?;
         sqlite::publish(&temporary, path)?;
         tasks
     };

@@ -6,12 +6,12 @@ use clap::Subcommand;
 use serde_json::Value;
 use url::Url;
 
-use super::{NotFound, Output, Target, audited, with_existing_store};
+use super::{NotFound, Output, Target, audited, reader::Reader, with_existing_store};
 use crate::{
     base::clock::Millis,
     cli::{show::OutputFormat, time},
     client,
-    store::{Delivery, DeliveryToken, PushQueue as _, TaskSummary, sqlite::Inspector},
+    store::{Delivery, DeliveryToken, PushQueue as _, TaskSummary},
 };
 
 /// Number of deliveries that are read at once.
@@ -71,9 +71,9 @@ impl Selection {
     ///
     /// # Errors
     /// The database can't be read, or a task was named and nothing is selected.
-    fn read(&self, path: &Path) -> anyhow::Result<Vec<Delivery>> {
+    fn read(&self, reader: &Reader) -> anyhow::Result<Vec<Delivery>> {
         let mut selected = Vec::new();
-        each_page(path, self.dead, |page| {
+        each_page(reader, self.dead, |page| {
             selected.extend(page.into_iter().filter(|it| self.contains(it)));
             Ok(())
         })?;
@@ -86,22 +86,22 @@ impl Selection {
 
 /// Runs an `a2a admin push` command.
 pub(super) fn run(push: &Push, target: &Target, now: Millis, out: &Output<'_>) -> anyhow::Result<()> {
-    let path = &target.path;
+    let (path, open) = (&target.path, || Reader::open(target));
     match push {
         Push::List { dead } => {
-            if each_page(path, *dead, |page| print(&page, out, now))? == 0 && out.format == OutputFormat::Text {
+            if each_page(&open()?, *dead, |page| print(&page, out, now))? == 0 && out.format == OutputFormat::Text {
                 super::report(if *dead { "no dead letters\n" } else { "no deliveries\n" });
             }
             Ok(())
         }
         Push::Show(selection) => {
-            for delivery in selection.read(path)? {
+            for delivery in selection.read(&open()?)? {
                 out.print(|| to_json(&delivery, now), || details(&delivery, now))?;
             }
             Ok(())
         }
         Push::Retry(selection) => {
-            let selected = selection.read(path)?;
+            let selected = selection.read(&open()?)?;
             let retried = with_existing_store(target, IN_USE, async |store| {
                 let mut retried = Vec::new();
                 for delivery in selected {
@@ -115,7 +115,7 @@ pub(super) fn run(push: &Push, target: &Target, now: Millis, out: &Output<'_>) -
             report(&retried, out, now, "deliveries are due at once in", path)
         }
         Push::Drop(selection) => {
-            let selected = selection.read(path)?;
+            let selected = selection.read(&open()?)?;
             with_existing_store(target, IN_USE, async |store| {
                 for delivery in &selected {
                     store.delete_push(&delivery.key, &delivery.config.config.id).await?;
@@ -129,20 +129,20 @@ pub(super) fn run(push: &Push, target: &Target, now: Millis, out: &Output<'_>) -
 }
 
 /// Reads the deliveries of a task.
-pub(super) fn of_task(path: &Path, task: &TaskSummary) -> anyhow::Result<Vec<Delivery>> {
+pub(super) fn of_task(reader: &Reader, task: &TaskSummary) -> anyhow::Result<Vec<Delivery>> {
     let (owner, tenant) = (Some(task.owner.clone()), Some(task.tenant.clone()));
-    Selection { task: Some(task.id.clone()), id: None, owner, tenant, dead: false }.read(path)
+    Selection { task: Some(task.id.clone()), id: None, owner, tenant, dead: false }.read(reader)
 }
 
 /// Reads deliveries page by page. Returns their number.
 fn each_page(
-    path: &Path,
+    reader: &Reader,
     dead_only: bool,
     mut read: impl FnMut(Vec<Delivery>) -> anyhow::Result<()>,
 ) -> anyhow::Result<usize> {
-    let (inspector, mut token, mut count) = (Inspector::open(path)?, DeliveryToken::default(), 0);
+    let (mut token, mut count) = (DeliveryToken::default(), 0);
     loop {
-        let page = inspector.deliveries(dead_only, token, PAGE)?;
+        let page = reader.deliveries(dead_only, token, PAGE)?;
         count += page.deliveries.len();
         read(page.deliveries)?;
         let Some(next) = page.next else { return Ok(count) };

@@ -1,21 +1,21 @@
 //! `a2a admin list` and `a2a admin show`: the tasks of a database, of all owners.
 
-use std::{fmt::Write as _, path::Path, sync::Arc};
+use std::{fmt::Write as _, sync::Arc};
 
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::{NotFound, Output, push::shown_url, report, timeline};
+use super::{NotFound, Output, Target, push::shown_url, reader::Reader, report, timeline};
 use crate::{
     base::clock::{Clock, Millis},
     cli::show::{self, OutputFormat},
     protocol::pb::v1::{TaskPushNotificationConfig, TaskState},
-    store::{InspectedTask, PushConfig, TaskFilter, TaskSummary, sqlite::Inspector},
+    store::{InspectedTask, PushConfig, TaskFilter, TaskSummary},
 };
 
 /// Maximum number of tasks on a page, and of those with one id that are printed.
-const MAX_PAGE: u16 = 1000;
+pub(super) const MAX_PAGE: u16 = 1000;
 
 /// Arguments of `a2a admin list`.
 #[derive(Debug, Args)]
@@ -37,24 +37,38 @@ pub(super) struct List {
     page_token: Option<u64>,
 }
 
+/// Selection of tasks by an id.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Selection {
+    /// Id of the task. Several owners can have a task with one id: all of them are meant.
+    id: String,
+    /// Only the task of this owner.
+    #[arg(long)]
+    owner: Option<String>,
+    /// Only the task of this tenant.
+    #[arg(long)]
+    tenant: Option<String>,
+}
+
+impl Selection {
+    pub(super) fn filter(&self) -> TaskFilter {
+        let Self { id, owner, tenant } = self.clone();
+        TaskFilter { id: Some(id), owner, tenant, ..TaskFilter::default() }
+    }
+}
+
 /// Arguments of `a2a admin show`.
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// Id of the task. Several owners can have a task with one id: all of them are printed.
-    id: String,
-    /// Print only the task of this owner.
-    #[arg(long)]
-    owner: Option<String>,
-    /// Print only the task of this tenant.
-    #[arg(long)]
-    tenant: Option<String>,
+    #[command(flatten)]
+    selection: Selection,
     /// Print what happened to the task, and when, instead of its contents.
     #[arg(long)]
     timeline: bool,
 }
 
 /// Runs `a2a admin list`.
-pub(super) fn list(arguments: &List, path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
+pub(super) fn list(arguments: &List, target: &Target, out: &Output<'_>) -> anyhow::Result<()> {
     let filter = TaskFilter {
         owner: arguments.owner.clone(),
         tenant: arguments.tenant.clone(),
@@ -62,7 +76,7 @@ pub(super) fn list(arguments: &List, path: &Path, out: &Output<'_>) -> anyhow::R
         before: arguments.page_token,
         ..TaskFilter::default()
     };
-    let page = Inspector::open(path)?.tasks(&filter, usize::from(arguments.limit))?;
+    let page = Reader::open(target)?.tasks(&filter, usize::from(arguments.limit))?;
     out.print(
         || {
             let tasks: Vec<_> = page.tasks.iter().map(TaskSummary::to_json).collect();
@@ -85,20 +99,18 @@ pub(super) fn list(arguments: &List, path: &Path, out: &Output<'_>) -> anyhow::R
 }
 
 /// Runs `a2a admin show`.
-pub(super) fn show(arguments: &Show, path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
-    let Show { id, owner, tenant, timeline } = arguments;
-    let filter =
-        TaskFilter { id: Some(id.clone()), owner: owner.clone(), tenant: tenant.clone(), ..TaskFilter::default() };
-    let inspector = Inspector::open(path)?;
-    let page = inspector.tasks(&filter, usize::from(MAX_PAGE))?;
+pub(super) fn show(arguments: &Show, target: &Target, out: &Output<'_>) -> anyhow::Result<()> {
+    let (Selection { id, .. }, path) = (&arguments.selection, &target.path);
+    let reader = Reader::open(target)?;
+    let page = reader.tasks(&arguments.selection.filter(), usize::from(MAX_PAGE))?;
     if page.tasks.is_empty() {
         return Err(NotFound(format!("{} has no task {id}; `a2a admin list` lists the tasks", path.display())).into());
     }
     for summary in &page.tasks {
         let damaged = || format!("task {id} of owner {:?} can't be read; see `a2a admin check`", summary.owner);
-        let found = inspector.task(summary.number).with_context(damaged)?;
-        if *timeline {
-            timeline::show(&inspector, path, &found, out)?;
+        let found = reader.task(summary.number).with_context(damaged)?;
+        if arguments.timeline {
+            timeline::show(&reader, &found, out)?;
             continue;
         }
         let InspectedTask { task, push_configs, .. } = found;

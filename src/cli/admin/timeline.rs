@@ -1,11 +1,11 @@
 //! `a2a admin show --timeline` and `a2a admin error`: what happened to a task and when, and the task of an error id.
 
-use std::{collections::BTreeSet, fmt::Write as _, path::Path};
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{NotFound, Output, push};
+use super::{NotFound, Output, Target, push, reader::Reader};
 use crate::{
     base::{
         clock::{Clock, Millis},
@@ -20,7 +20,7 @@ use crate::{
         event::{Ends, Event},
         pb::v1::{Message, stream_response::Payload},
     },
-    store::{Delivery, InspectedTask, LoggedEvent, TaskFilter, TurnRecord, sqlite::Inspector, turn_record::time_of},
+    store::{Delivery, InspectedTask, LoggedEvent, TaskFilter, TurnRecord, turn_record::time_of},
 };
 
 /// Number of events that are read at once.
@@ -37,16 +37,16 @@ pub(super) struct ErrorId {
 }
 
 /// Prints the timeline of a task.
-pub(super) fn show(inspector: &Inspector, path: &Path, found: &InspectedTask, out: &Output<'_>) -> anyhow::Result<()> {
+pub(super) fn show(reader: &Reader, found: &InspectedTask, out: &Output<'_>) -> anyhow::Result<()> {
     let task = &found.summary;
     let mut events = Vec::<LoggedEvent>::new();
-    while let page = inspector.events(task.number, events.last().map_or(0, |last| last.event.seq()), PAGE)?
+    while let page = reader.events(task.number, events.last().map_or(0, |last| last.event.seq()), PAGE)?
         && !page.is_empty()
     {
         events.extend(page);
     }
     let now = Clock::default().millis();
-    let pushes = if task.push_configs == 0 { Vec::new() } else { push::of_task(path, task)? };
+    let pushes = if task.push_configs == 0 { Vec::new() } else { push::of_task(reader, task)? };
     out.print(
         || {
             let mut json = task.to_json();
@@ -227,7 +227,7 @@ fn numbers(turn: &TurnRecord) -> String {
 }
 
 /// Runs `a2a admin error`.
-pub(super) fn error(ErrorId { id }: &ErrorId, path: &Path, out: &Output<'_>) -> anyhow::Result<()> {
+pub(super) fn error(ErrorId { id }: &ErrorId, target: &Target, out: &Output<'_>) -> anyhow::Result<()> {
     let id = id.to_ascii_lowercase();
     let Some(at) = time_of(&id) else {
         let why = "not an error id, which is a UUID of version 7 such as the `errorId` of a task";
@@ -236,16 +236,16 @@ pub(super) fn error(ErrorId { id }: &ErrorId, path: &Path, out: &Output<'_>) -> 
     let search = format!("journalctl -u a2a --since @{} -g {id}", at / 1000 - 60);
     let in_file = format!("or: grep {id} FILE (the stderr of the server)");
     let when = time(at);
-    let inspector = Inspector::open(path)?;
+    let reader = Reader::open(target)?;
     let filter = TaskFilter { error_id: Some(id.clone()), ..TaskFilter::default() };
-    let Some(task) = inspector.tasks(&filter, 1)?.tasks.pop() else {
+    let Some(task) = reader.tasks(&filter, 1)?.tasks.pop() else {
         let why = format!(
             "{}: no task has the error id {id}\nit is of {when}: of a call without a task, or of a deleted task",
-            path.display()
+            target.path.display()
         );
         return Err(NotFound(format!("{why}\n{search}\n{in_file}")).into());
     };
-    let turn = inspector.task(task.number)?.turns.pop().unwrap_or_default();
+    let turn = reader.task(task.number)?.turns.pop().unwrap_or_default();
     let trace = turn.trace.map(|trace| TraceContext(trace).trace_id().to_string());
     let reason = turn.reason.unwrap_or("error");
     out.print(

@@ -23,17 +23,14 @@ use super::{
     unavailable, unreadable,
 };
 use crate::{
-    base::{faults::Fault, retry::jittered},
-    engine::journal::{Journal, LEASE, LiveRef, Phase, Replica, TaskRole, Work, pause},
-    protocol::{error::Error, event::Position},
+    base::{faults::Fault, metric, retry::jittered},
+    engine::journal::{Journal, LiveRef, Phase, Replica, TaskRole, Work, pause},
+    protocol::{error::Error, event::Position, pb::wkt::millis},
     store::{
-        Acquired, Claim, KeyMap, Load, Note, Renewal, ReplicaId, ReplicaInfo, SharedStore, StoredTask, TaskKey,
-        Unavailable,
+        Acquired, Advance, Claim, KeyMap, Load, Note, Renewal, ReplicaId, ReplicaInfo, SharedStore, StoredTask,
+        TaskKey, Unavailable,
     },
 };
-
-/// Interval between renewals of the lease.
-const RENEWAL: Duration = Duration::from_secs(LEASE.as_secs() / 3);
 
 /// Maximum interval between looks for dead replicas, and claims of their tasks. A quarter of it is random.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(2);
@@ -92,20 +89,7 @@ impl Execution {
                 return Ok(live);
             }
         }
-        // Another replica may have claimed the task, or have shown a change whose commit has no response here.
-        let at = live.committed().map(|(_, at)| (live.key.clone(), at));
-        let changes = shared.follow(at.as_slice()).await?;
-        let Some((_, change)) = changes.first() else { return Ok(live) };
-        match (change, live.committed()) {
-            (Some(change), Some((_, at))) if change.position.fence == at.fence => {
-                let is_newest = change.position.seq <= at.seq;
-                if is_newest { Ok(live) } else { Err(unavailable("the task is being committed; retry later")) }
-            }
-            _ => {
-                journal.drop_task(&live);
-                Err(ownership_changed())
-            }
-        }
+        self.0.check_ownership(shared, live).await
     }
 }
 
@@ -169,6 +153,24 @@ impl Shared {
         outcome
     }
 
+    /// Returns a task that this replica runs, as far as it knows: unless another one has claimed it, or has shown a change whose commit
+    /// has no response here.
+    async fn check_ownership(&self, shared: &dyn SharedStore, live: LiveRef) -> Result<LiveRef, Error> {
+        let at = live.committed().map(|(_, at)| (live.key.clone(), at));
+        let changes = shared.follow(at.as_slice()).await?;
+        let Some((_, change)) = changes.first() else { return Ok(live) };
+        match (change, live.committed()) {
+            (Some(change), Some((_, at))) if change.position.fence == at.fence => {
+                let is_newest = change.position.seq <= at.seq;
+                if is_newest { Ok(live) } else { Err(unavailable("the task is being committed; retry later")) }
+            }
+            _ => {
+                self.journal.drop_task(&live);
+                Err(ownership_changed())
+            }
+        }
+    }
+
     /// Brings a task that this replica has acquired into memory. Its open turn runs again, or the task ends.
     async fn adopt(self: &Arc<Self>, key: &TaskKey, stored: StoredTask) -> Result<LiveRef, Error> {
         let journal = &self.journal;
@@ -197,6 +199,7 @@ impl Shared {
             Ok(_) => {}
             Err(_) => replica.expect_orphans(),
         }
+        metric::CLAIMED_TASKS.add(self.journal.agent(), &[], claimed.iter().flatten().map(|_| 1).sum());
         let resumable = self.is_resumable();
         let recover = async |(key, stored): Claim| {
             let _lock = replica.lock(&key).await;
@@ -241,6 +244,7 @@ impl Shared {
                     self.journal.drop_task(live);
                     continue;
                 };
+                self.observe_lag(&change);
                 match live.follow(&change) {
                     Some(true) => {}
                     Some(false) => tasks.extend(live.followed_position().map(|at| (live.clone(), at))),
@@ -250,6 +254,16 @@ impl Shared {
             }
         }
         Ok(runners)
+    }
+
+    /// Records the age of the newest status that a follower gets.
+    fn observe_lag(&self, change: &Advance) {
+        if metric::is_enabled()
+            && let Some(time) = change.events.iter().rev().find_map(|event| event.payload()?.status()?.timestamp)
+        {
+            let age = self.journal.sources().clock.millis().saturating_sub(millis(&time));
+            metric::FOLLOW_LAG.observe(self.journal.agent(), &[], Duration::from_millis(age.try_into().unwrap_or(0)));
+        }
     }
 
     /// Loads a followed task again, because a sweep has deleted events that it lacks.
@@ -287,7 +301,8 @@ type Parts = (Weak<Shared>, Arc<Journal>);
 /// Renews the lease of this replica.
 async fn renew_lease((parts, journal): Parts) {
     let Some((shared, replica)) = journal.shared() else { return };
-    let mut is_joined = false;
+    // Three renewals fit into the lease, and time for the last one to arrive.
+    let (mut is_joined, interval) = (false, shared.lease() * 3 / 10);
     while let Some(parts) = parts.upgrade() {
         let sent = Instant::now();
         let load = parts.load(journal.phase());
@@ -298,7 +313,7 @@ async fn renew_lease((parts, journal): Parts) {
             }
             shared.join(&ReplicaInfo { name: Box::default(), version: VERSION }).await.map(|_| Renewal::Alive)
         };
-        match timeout(RENEWAL, renewed).await {
+        match timeout(interval, renewed).await {
             Ok(Ok(Renewal::Alive)) => {
                 if !is_joined {
                     replica.joined.notify_one();
@@ -315,15 +330,18 @@ async fn renew_lease((parts, journal): Parts) {
             }
             Ok(Err(_)) | Err(_) => replica.record_failed_renewal(false),
         }
-        sleep_until(sent + RENEWAL).await;
+        sleep_until(sent + interval).await;
     }
 }
 
 /// Declares the replicas dead whose leases have expired.
-async fn bury(shared: &dyn SharedStore) {
-    match shared.bury(LEASE).await {
+async fn bury(journal: &Journal, shared: &dyn SharedStore) {
+    match shared.bury(shared.lease()).await {
         Ok(dead) if dead.is_empty() => {}
-        Ok(dead) => tracing::warn!(replicas = ?dead, "replicas have not renewed their leases; their tasks are claimed"),
+        Ok(dead) => {
+            tracing::warn!(replicas = ?dead, "replicas have not renewed their leases; their tasks are claimed");
+            metric::DEAD_REPLICAS.add(journal.agent(), &[], dead.iter().map(|_| 1).sum());
+        }
         Err(cause) => tracing::debug!(error.cause = %cause, "expired leases can't be ended"),
     }
 }
@@ -336,7 +354,7 @@ async fn claim_tasks((parts, journal): Parts) {
         drop(timeout(wait, replica.free.notified()).await);
         let Some(parts) = parts.upgrade() else { return };
         if replica.may_bury() || shared.faults().has(Fault::BuryWithoutRenewal) {
-            bury(shared).await;
+            bury(&journal, shared).await;
         }
         if journal.phase() == Phase::Open && replica.has_lease() {
             drop(parts.claim_free().await);
@@ -423,8 +441,14 @@ async fn read_notes((parts, journal): Parts) {
                 Some(Note::Mail(key)) => replica.queue_mail(key),
                 Some(Note::Watch(key, follower)) => replica.watch(key, follower),
                 Some(Note::Progress(key)) => {
-                    journal.get(&key).inspect(LiveRef::wake);
                     replica.progress.notify_one();
+                    if let (Some(live), Some(parts)) = (journal.get(&key), parts.upgrade()) {
+                        live.wake();
+                        // An operator has ended the ownership, or a follower has become the runner.
+                        if live.is_owned() && !live.has_ended() {
+                            drop(parts.check_ownership(shared, live).await);
+                        }
+                    }
                 }
                 Some(Note::Free) => replica.free.notify_one(),
                 None => pause(MAX_POLL).await,

@@ -6,7 +6,10 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::pending;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prost::Message as _;
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
 
 use super::{
     COMMIT_WAIT, Execution, PUSH_IN_SEND, SendRequest,
@@ -16,7 +19,7 @@ use super::{
     outcome_unknown, ownership_changed, task_ended, unavailable,
 };
 use crate::{
-    base::faults::Fault,
+    base::{faults::Fault, metric},
     engine::journal::{LiveRef, Phase, StoredContexts, TurnContext, TurnReply},
     protocol::{
         error::{Error, ErrorKind},
@@ -221,12 +224,16 @@ impl Execution {
         key: &mut Option<Box<IdempotencyKey>>,
         left: Option<Duration>,
     ) -> Result<Option<Seq>, Error> {
-        let Some((shared, _)) = self.0.journal.shared() else { return Ok(None) };
+        let (journal, posted) = (&self.0.journal, Instant::now());
+        let Some((shared, _)) = journal.shared() else { return Ok(None) };
         let Some(number) = self.post(shared, &live.key, mail).await? else { return Ok(None) };
         drop(key.take());
         let wait = left.map_or(COMMIT_WAIT, |left| left.min(COMMIT_WAIT));
         match timeout(wait, self.wait_for_mail(shared, live, mail, number)).await {
-            Ok(seq) => seq.map(Some),
+            Ok(seq) => {
+                metric::MAIL_WAIT.observe(journal.agent(), &[], posted.elapsed());
+                seq.map(Some)
+            }
             Err(_) => Err(outcome_unknown().with("taskId", live.key.id())),
         }
     }

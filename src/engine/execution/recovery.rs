@@ -174,7 +174,8 @@ impl Shared {
             None
         };
         let contexts = StoredContexts::decode(stored.turn_contexts.as_deref());
-        let task = stored.load_task(&**self.journal.store(), key).await?;
+        let (log, store) = (stored.log, &**self.journal.store());
+        let task = stored.load_task(store, key).await?;
         let mut referenced = Vec::new();
         if let Some((true, (turn, waiting, _), _)) = &replayed {
             let first = if turn.is_empty() { task.history.first() } else { turn.last().and_then(Event::message) };
@@ -186,7 +187,10 @@ impl Shared {
         // The claim has set it.
         let role = TaskRole::Runner(stored.position.fence);
         let mut live = LiveTask::loaded(key.clone(), role, stored, task, self.limits.task_limits());
-        live.set_log_summary(self.journal.store().log_summary(key).await?);
+        live.set_log_summary(match log {
+            Some(log) => log,
+            None => store.log_summary(key).await?,
+        });
         live.count_in(self.journal.memory());
         let live = self.journal.put(key, live).await;
         match replayed {

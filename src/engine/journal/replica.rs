@@ -16,9 +16,6 @@ use crate::{
     store::{Commit, Committed, KeyMap, Note, ReplicaId, SharedStore, TaskKey},
 };
 
-/// Time after its last renewal in which a replica is not declared dead.
-pub(crate) const LEASE: Duration = Duration::from_secs(10);
-
 /// Time for which a request without a response may still take effect.
 const LATE_REQUEST: Duration = Duration::from_secs(30);
 
@@ -30,6 +27,7 @@ const LOCKS: usize = 64;
 
 /// State of this process as a replica.
 pub(crate) struct Replica {
+    lease: Duration,
     renewals: Mutex<Renewals>,
     /// Time until which the replica may become the runner of tasks that are not in memory, because an acquisition or a claim had no
     /// response. `None`: none had.
@@ -68,8 +66,9 @@ pub(crate) struct Work {
 }
 
 impl Replica {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(lease: Duration) -> Self {
         Self {
+            lease,
             // The store was opened just before.
             renewals: Mutex::new(Renewals { last: Some(Instant::now()), unfailing_since: None }),
             orphans_until: Mutex::default(),
@@ -97,7 +96,7 @@ impl Replica {
     /// Records a successful renewal of the lease, which was sent at this time.
     pub(crate) fn record_renewal(&self, sent: Instant) {
         let mut renewals = self.renewals.lock();
-        let was_paused = renewals.last.replace(sent).is_none_or(|last| sent - last >= LEASE);
+        let was_paused = renewals.last.replace(sent).is_none_or(|last| sent - last >= self.lease);
         renewals.unfailing_since = renewals.unfailing_since.filter(|_| !was_paused).or(Some(sent));
     }
 
@@ -110,12 +109,17 @@ impl Replica {
 
     /// Returns whether no other replica can have declared this one dead.
     pub(crate) fn has_lease(&self) -> bool {
-        self.renewals.lock().last.is_some_and(|sent| sent.elapsed() < LEASE)
+        self.lease_age() < self.lease
+    }
+
+    /// Returns the time since the last renewal of the lease, and at least the lease if it is lost.
+    pub(crate) fn lease_age(&self) -> Duration {
+        self.renewals.lock().last.map_or(self.lease, |sent| sent.elapsed())
     }
 
     /// Returns whether this replica may declare others dead: it has its lease, and has renewed it for as long without a failure.
     pub(crate) fn may_bury(&self) -> bool {
-        self.has_lease() && self.renewals.lock().unfailing_since.is_some_and(|since| since.elapsed() >= LEASE)
+        self.has_lease() && self.renewals.lock().unfailing_since.is_some_and(|since| since.elapsed() >= self.lease)
     }
 
     /// Waits until no other caller acquires the task.

@@ -6,25 +6,21 @@ use std::{
     sync::Arc,
 };
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params};
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::{
-    Event, Position, PushConfig, Scope, Sqlite, Task, TaskIds, TaskKey, TaskState, Unavailable, delivery,
+    Event, Sqlite, TaskState, Unavailable, delivery,
     error::Error,
     inspect::{Inspector, check_task},
-    log_rows::{encode_events, split_task},
     read,
     transaction::WriteTransaction,
     values::{first_seq, log_row_id, other_error, signed, unsigned},
 };
-use crate::protocol::{
-    event::EventFlags,
-    pb::v1::{StreamResponse, TaskPushNotificationConfig},
-    version::Version,
+use crate::store::{
+    ImportError,
+    archive::{self, Blob, Checkpoint, DeadEntry, LogEntry, PushEntry, SendEntry, TaskLine},
+    log_rows::{encode_events, split_task},
 };
 
 /// Failure of an export.
@@ -38,126 +34,8 @@ pub(crate) enum ExportError {
     Output(std::io::Error),
 }
 
-/// Failure of an import. Nothing was imported.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ImportError {
-    /// A line is invalid, or its task exists already.
-    #[error("{0}")]
-    Rejected(String),
-    /// The database can't be written.
-    #[error("{}", .0.0)]
-    Database(#[from] Unavailable),
-}
-
-/// Version of the format.
-const FORMAT: u32 = 1;
-
 /// Number of events per imported log row.
 const EVENTS_PER_ROW: usize = 64;
-
-/// First line: the version of the format.
-#[derive(Debug, Serialize, Deserialize)]
-struct Header {
-    a2a_tasks: u32,
-}
-
-/// Task with all its data.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TaskLine {
-    owner: String,
-    tenant: String,
-    id: String,
-    context: String,
-    state: String,
-    time: i64,
-    seq: u64,
-    fence: u64,
-    open: bool,
-    taken: u64,
-    cancel: bool,
-    attempt: u32,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    drained: u32,
-    /// The log was deleted.
-    folded: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    checkpoint: Option<Checkpoint>,
-    log: Vec<LogEntry>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    saved: Option<Blob>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    asked: Option<Blob>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    turn: Option<Blob>,
-    pushes: Vec<PushEntry>,
-    sends: Vec<SendEntry>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Checkpoint {
-    seq: u64,
-    task: Task,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct LogEntry {
-    seq: u64,
-    fence: u64,
-    mark: u8,
-    event: StreamResponse,
-    /// Time and turns of the commit that begins with this event.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    at: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    turn: Option<Blob>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct PushEntry {
-    version: String,
-    config: TaskPushNotificationConfig,
-    beside: Blob,
-    /// Last delivered event.
-    cursor: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    dead: Option<DeadEntry>,
-}
-
-/// Dead letter.
-#[derive(Debug, Serialize, Deserialize)]
-struct DeadEntry {
-    time: i64,
-    reason: String,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct SendEntry {
-    key: String,
-    hash: Blob,
-    time: i64,
-    seq: u64,
-}
-
-/// Opaque bytes, as base64 text.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-struct Blob(Vec<u8>);
-
-impl TryFrom<String> for Blob {
-    type Error = base64::DecodeError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        STANDARD.decode(text).map(Self)
-    }
-}
-
-conversions! { String: blob: Blob => STANDARD.encode(blob.0); }
 
 impl Inspector {
     /// Writes a consistent snapshot of the tasks of one owner or of all. Returns their number. Push configurations have their
@@ -178,13 +56,13 @@ impl Inspector {
                 })
             };
             let mut tasks = 0;
-            written(write_line(out, &Header { a2a_tasks: FORMAT }))?;
+            written(archive::write_header(out))?;
             let sql = "SELECT task.id FROM task JOIN scope ON scope.id = task.scope
                 WHERE ?1 IS NULL OR scope.owner = ?1 ORDER BY task.id";
             let mut query = db.prepare(sql)?;
             let mut rows = query.query([owner])?;
             while let Some(row) = rows.next()? {
-                written(write_line(out, &task_line(db, row.get(0)?, include_secrets)?))?;
+                written(task_line(db, row.get(0)?, include_secrets)?.write(out))?;
                 tasks += 1;
             }
             written(out.flush())?;
@@ -197,37 +75,16 @@ impl Inspector {
     }
 }
 
-fn write_line(out: &mut dyn Write, line: &impl Serialize) -> std::io::Result<()> {
-    serde_json::to_writer(&mut *out, line)?;
-    out.write_all(b"\n")
-}
-
-fn check_header(line: &str) -> Result<(), String> {
-    match serde_json::from_str(line) {
-        Ok(Header { a2a_tasks: FORMAT }) => Ok(()),
-        Ok(Header { a2a_tasks }) => {
-            Err(format!("export format {a2a_tasks} is not supported; this program supports format {FORMAT}"))
-        }
-        Err(_) => Err("not an export of this program".into()),
-    }
-}
-
 fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Result<TaskLine> {
     let blob = |row: &Row<'_>, at| Ok::<_, rusqlite::Error>(Blob(row.get(at)?));
     let sql = "SELECT version, config, beside, cursor, dead, reason FROM push WHERE task = ? ORDER BY number";
     let mut pushes = db.prepare_cached(sql)?;
     let pushes = pushes.query_map([id], |row| {
-        let stored = delivery::config(row)?;
-        let PushConfig { config, version, extra } =
-            if include_secrets { Arc::unwrap_or_clone(stored) } else { stored.without_secrets() };
-        let reason = row.get::<_, Option<String>>(5)?.unwrap_or_default();
-        Ok(PushEntry {
-            version: version.as_str().to_owned(),
-            config,
-            beside: Blob(extra.to_vec()),
-            cursor: unsigned(row.get(3)?),
-            dead: row.get::<_, Option<i64>>(4)?.map(|time| DeadEntry { time, reason }),
-        })
+        let dead = match row.get(4)? {
+            Some(time) => Some(DeadEntry { time, reason: row.get::<_, Option<_>>(5)?.unwrap_or_default() }),
+            None => None,
+        };
+        Ok(PushEntry::new(delivery::config(row)?, include_secrets, unsigned(row.get(3)?), dead))
     })?;
     let mut sends = db.prepare_cached("SELECT key, hash, time, seq FROM send WHERE task = ? ORDER BY time, key")?;
     let sends = sends.query_map([id], |row| {
@@ -239,9 +96,8 @@ fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Resul
     })?;
     let mut rows = rows.collect::<rusqlite::Result<HashMap<u64, (Option<i64>, Option<Blob>)>>>()?;
     let log_entry = |event: &Event| {
-        let Position { seq, fence } = event.position();
-        let (at, turn) = rows.remove(&seq).unwrap_or_default();
-        LogEntry { seq, fence, mark: event.mark().to_byte(), event: event.response().clone(), at, turn }
+        let (at, turn) = rows.remove(&event.seq()).unwrap_or_default();
+        LogEntry::new(event, at, turn)
     };
     let log = read::events(db, id, 0, usize::MAX, usize::MAX)?.iter().map(log_entry).collect();
     let saved = "SELECT bytes FROM saved WHERE id = ?";
@@ -325,18 +181,11 @@ impl WriteTransaction<'_> {
     /// Imports tasks. Fails with [`other_error`] at the first invalid line.
     fn import(&mut self, lines: impl BufRead) -> rusqlite::Result<u64> {
         let mut tasks = 0;
-        for (n, text) in (1_u64..).zip(lines.lines()) {
-            let invalid = |problem: String| other_error(format!("line {n}: {problem}"));
-            let text = text.map_err(|error| invalid(error.to_string()))?;
-            if n == 1 {
-                check_header(&text).map_err(invalid)?;
-                continue;
-            }
-            let line: TaskLine = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
-            let id = line.id.clone();
-            self.import_task(line).map_err(|error| {
+        for line in archive::read_tasks(lines) {
+            let (n, line) = line.map_err(other_error)?;
+            self.import_task(&line).map_err(|error| {
                 let rusqlite::Error::ToSqlConversionFailure(problem) = error else { return error };
-                invalid(format!("task {id}: {problem}"))
+                other_error(format!("line {n}: task {}: {problem}", line.id))
             })?;
             tasks += 1;
         }
@@ -344,20 +193,15 @@ impl WriteTransaction<'_> {
     }
 
     /// Imports a task. Fails with [`other_error`] if it is invalid.
-    fn import_task(&mut self, line: TaskLine) -> rusqlite::Result<()> {
-        let state = TaskState::from_str_name(&line.state);
-        let state = state.ok_or_else(|| other_error(format!("state: unknown state {}", line.state)))?;
-        let key = TaskKey::new(&Arc::new(Scope { owner: line.owner.into(), tenant: line.tenant.into() }), &line.id);
+    fn import_task(&mut self, line: &TaskLine) -> rusqlite::Result<()> {
+        let bytes = |blob: &Option<Blob>| blob.as_ref().map(|blob| blob.0.clone());
+        let (state, key) = (line.state().map_err(other_error)?, line.key());
         let scope = match self.scope(key.scope())? {
             Some(scope) => scope,
             None => self.insert_scope(key.scope())?,
         };
         if self.find(scope, &key)?.is_some() {
-            return Err(other_error(format!(
-                "the task exists already, of owner {:?} in tenant {:?}; remove the line, or import into another database",
-                key.scope().owner,
-                key.scope().tenant
-            )));
+            return Err(other_error(line.exists()));
         }
         let sql = "INSERT INTO task(scope, key, context, state, time, seq, fence, open, taken, cancel, attempt, drained, pushes, folded, asked, turn)
             VALUES(:scope, :key, :context, :state, :time, :seq, :fence, :open, :taken, :cancel, :attempt, :drained, 0, :folded, :asked, :turn)";
@@ -365,62 +209,44 @@ impl WriteTransaction<'_> {
             ":scope": scope, ":key": key.id(), ":context": &line.context, ":state": i32::from(state), ":time": line.time,
             ":seq": signed(line.seq)?, ":fence": signed(line.fence)?, ":open": line.open, ":taken": signed(line.taken)?,
             ":cancel": line.cancel, ":attempt": line.attempt, ":drained": line.drained, ":folded": line.folded,
-            ":asked": line.asked.map(|blob| blob.0), ":turn": line.turn.map(|blob| blob.0),
+            ":asked": bytes(&line.asked), ":turn": bytes(&line.turn),
         })?;
         let id = self.db.last_insert_rowid();
-        if line.log.windows(2).any(|pair| pair[0].seq.checked_add(1) != Some(pair[1].seq)) {
-            return Err(other_error("log: the sequence numbers have a gap"));
+        let events = line.events().map_err(other_error)?;
+        for (entry, events) in line.rows(&events, EVENTS_PER_ROW) {
+            let first = log_row_id(id, events.first().map_or(0, Event::seq))?;
+            let sql = "INSERT INTO log VALUES(?, ?, ?, ?)";
+            let row = (first, encode_events(events, line.ids()), entry.at, bytes(&entry.turn));
+            self.db.prepare_cached(sql)?.execute(row)?;
         }
-        let ids = TaskIds { id: key.id(), context: &line.context };
-        // Events without a time belong to the commit before them, which may be long.
-        let commits = line.log.chunk_by(|_, next| next.at.is_none() && next.turn.is_none());
-        for entries in commits.flat_map(|commit| commit.chunks(EVENTS_PER_ROW)) {
-            let event = |entry: &LogEntry| {
-                let payload = entry.event.payload.clone()?;
-                let position = Position { fence: entry.fence, seq: entry.seq };
-                Some(Event::new(position, EventFlags::from_byte(entry.mark), payload))
-            };
-            let events: Option<Vec<_>> = entries.iter().map(event).collect();
-            let events = events.ok_or_else(|| other_error("log: an event is empty"))?;
-            let first = log_row_id(id, entries.first().map_or(0, |entry| entry.seq))?;
-            let (at, turn) = entries.first().map(|entry| (entry.at, entry.turn.as_ref())).unwrap_or_default();
-            let (sql, events) = ("INSERT INTO log VALUES(?, ?, ?, ?)", encode_events(&events, ids));
-            self.db.prepare_cached(sql)?.execute((first, events, at, turn.map(|blob| &*blob.0)))?;
-        }
-        if let Some(Checkpoint { seq, task }) = line.checkpoint {
-            let [head, artifacts] = split_task(&task);
+        if let Some(Checkpoint { seq, task }) = &line.checkpoint {
+            let [head, artifacts] = split_task(task);
             let sql = "INSERT INTO checkpoint VALUES(?, ?, ?, ?)";
-            self.db.prepare_cached(sql)?.execute((id, signed(seq)?, head, artifacts))?;
+            self.db.prepare_cached(sql)?.execute((id, signed(*seq)?, head, artifacts))?;
         }
-        if let Some(Blob(bytes)) = line.saved {
+        if let Some(Blob(bytes)) = &line.saved {
             self.db.prepare_cached("INSERT INTO saved VALUES(?, ?)")?.execute((id, bytes))?;
         }
-        for PushEntry { version, config, beside, cursor, dead } in line.pushes {
-            let known = Version::from_text(&version);
-            let version = known.ok_or_else(|| other_error(format!("pushes: unknown protocol version {version}")))?;
-            let config = PushConfig { config, version, extra: Bytes::from(beside.0) };
+        for entry in &line.pushes {
+            let config = entry.config().map_err(other_error)?;
             // An opening marks the events after the cursor as due.
-            delivery::put(self.db, id, &config, cursor.min(line.seq))?;
-            if let Some(DeadEntry { time, reason }) = dead {
+            delivery::put(self.db, id, &config, entry.cursor.min(line.seq))?;
+            if let Some(DeadEntry { time, reason }) = &entry.dead {
                 let sql = "UPDATE push SET dead = ?, reason = ? WHERE task = ? AND id = ?";
                 self.db.prepare_cached(sql)?.execute((time, reason, id, &config.config.id))?;
             }
         }
-        for SendEntry { key, hash: Blob(hash), time, seq } in line.sends {
-            let Ok(hash) = <[u8; 16]>::try_from(hash) else {
-                let why = format!("sends: the hash of the idempotency key {key} does not have 16 bytes");
-                return Err(other_error(why));
-            };
+        for entry in &line.sends {
+            let (SendEntry { key, time, seq, .. }, hash) = (entry, entry.hash().map_err(other_error)?);
             let sql = "INSERT INTO send VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
-            let inserted = self.db.prepare_cached(sql)?.execute((scope, &key, hash, time, id, signed(seq)?))?;
+            let inserted = self.db.prepare_cached(sql)?.execute((scope, key, hash, time, id, signed(*seq)?))?;
             if inserted == 0 {
-                let why = format!("sends: another message of the owner has the idempotency key {key}");
-                return Err(other_error(why));
+                return Err(other_error(entry.exists()));
             }
         }
         // The fence of the next opening must be greater than any imported one.
         self.db.prepare_cached("UPDATE opening SET fence = max(fence, ?)")?.execute([signed(line.fence)?])?;
-        let context: Arc<str> = line.context.into();
+        let context: Arc<str> = line.context.as_str().into();
         self.count_transition((scope, &context), None, Some(state.into()))?;
         self.detect_large_context((scope, &context), id)?;
         self.count_for_quota(&key.scope().owner, None, Some(state.is_terminal()));

@@ -12,24 +12,21 @@ use bytes::Bytes;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::ValueRef};
 
 use super::{
-    Event, Fence, Inspect, Millis, Retention, Seq, Sqlite, SweepResult, Task, TaskIds, TaskState, Unavailable,
-    delivery,
+    Inspect, Millis, Position, Retention, Seq, Sqlite, SweepResult, TaskIds, TaskState, Unavailable, delivery,
     error::Error,
     file::{BUSY_TIMEOUT, create_part, wal_path},
-    log_rows::decode_events,
     migrations, read,
     sweep::{COUNT_IDLE, OLDEST, TERMINAL, WITH_LOG, WITH_PUSHES},
     usage,
     values::{damaged, first_seq, is_damage, log_row_id, signed, unsigned},
 };
-use crate::{
-    protocol::{event::Ends, pb::wkt::millis, task::apply},
-    store::{
-        Counts, DeliveryPage, DeliveryToken, FileUsage, InspectedTask, LoggedEvent, MAX_OWNERS, READ_BYTES, TaskFilter,
-        TaskPage, TaskSummary,
-        inspect::status_text,
-        turn_record::{created, error_id, error_key, time_of},
-    },
+use crate::store::{
+    Counts, DeliveryPage, DeliveryToken, FileUsage, InspectedTask, LoggedEvent, MAX_OWNERS, READ_BYTES, TaskFilter,
+    TaskPage, TaskSummary,
+    inspect::status_text,
+    log_rows::decode_events,
+    replay::{CheckedRow, Replay},
+    turn_record::{created, error_id, error_key, time_of},
 };
 
 /// Read-only view of a database.
@@ -433,41 +430,6 @@ fn text(value: ValueRef<'_>) -> String {
     }
 }
 
-/// Replay of a log: applies its events to a task and checks their order.
-struct Replay {
-    /// Expected sequence number of the next event.
-    next: Seq,
-    /// Sequence number of the first event.
-    first: Seq,
-    fence: Fence,
-    task: Task,
-    ended: bool,
-}
-
-impl Replay {
-    /// Starts the replay of a log with this first event.
-    fn new(first: Seq) -> Self {
-        Self { next: first, first, fence: 0, task: Task::default(), ended: false }
-    }
-
-    fn apply(&mut self, event: &Event) -> Result<(), String> {
-        let position = event.position();
-        if position.seq != self.next {
-            return Err(format!("the log has event {} instead of {}", position.seq, self.next));
-        }
-        if position.fence < self.fence {
-            return Err(format!("event {} has an older fence than the one before it", position.seq));
-        }
-        if self.ended {
-            return Err(format!("event {} is after the final event", position.seq));
-        }
-        let payload = event.payload().ok_or_else(|| format!("event {} can't be decoded", position.seq))?;
-        apply(&mut self.task, payload);
-        (self.next, self.fence, self.ended) = (position.seq + 1, position.fence, event.ends() == Ends::Task);
-        Ok(())
-    }
-}
-
 /// Checks a task: its log has no gap and at most one final event, and matches the row and the checkpoint. Returns the first
 /// problem.
 pub(super) fn check_task(db: &Connection, id: i64) -> rusqlite::Result<Option<String>> {
@@ -497,10 +459,6 @@ fn check_log(db: &Connection, id: i64) -> rusqlite::Result<()> {
     };
     let ((seq, fence, checkpoint), state, time, without_log, [key, context], sealed) =
         db.prepare_cached(sql)?.query_row([id], columns)?;
-    let is_terminal = TaskState::try_from(state).is_ok_and(TaskState::is_terminal);
-    if checkpoint.is_some_and(|checkpoint| checkpoint > seq) {
-        return Err(damaged("the checkpoint is after the position of the row"));
-    }
     if sealed.is_some() && checkpoint.is_some() {
         return Err(damaged("there is a checkpoint although the row contains the task"));
     }
@@ -520,33 +478,9 @@ fn check_log(db: &Connection, id: i64) -> rusqlite::Result<()> {
         let replay = replay.get_or_insert_with(|| Replay::new(first));
         events.iter().try_for_each(|event| replay.apply(event)).map_err(damaged)?;
     }
-    // With a complete checkpoint, a sweep may have deleted the log, or the start of it.
-    let may_be_truncated = is_terminal && checkpoint == Some(seq);
-    match &replay {
-        None if !(without_log && may_be_truncated) => return Err(damaged("the log is missing")),
-        Some(_) if without_log => return Err(damaged("there is a log although the row says that it was deleted")),
-        Some(replay) if replay.next != seq + 1 => {
-            return Err(damaged(format!("the log ends with event {}, but the row is at {seq}", replay.next - 1)));
-        }
-        Some(replay) if replay.fence > fence => return Err(damaged("the log has a newer fence than the row")),
-        Some(replay) if replay.first != 1 && !may_be_truncated => {
-            return Err(damaged("the start of the log is missing"));
-        }
-        Some(replay) if replay.ended != is_terminal => {
-            return Err(damaged("the state of the row contradicts the final event of the log"));
-        }
-        Some(_) | None => {}
-    }
+    let position = Position { fence, seq };
+    let row = CheckedRow { id: &key, context: &context, state, time, position, without_log, checkpoint };
+    row.check_log(replay.as_ref()).map_err(damaged)?;
     let task = read::TaskReader::new(db, true)?.read(id, seq)?;
-    let status = task.status.clone().unwrap_or_default();
-    let has_other_time = status.timestamp.is_some_and(|timestamp| millis(&timestamp) != time);
-    let has_other_log = replay.is_some_and(|replay| replay.first == 1 && replay.task != task);
-    let differences = [
-        (status.state != state, "the state of the row differs from the task"),
-        (has_other_time, "the time of the row differs from the task"),
-        (task.id != key || task.context_id != context, "the ids of the row differ from the task"),
-        (has_other_log, "the checkpoint differs from the log"),
-    ];
-    let found = differences.into_iter().find(|(differs, _)| *differs);
-    found.map_or(Ok(()), |(_, problem)| Err(damaged(problem)))
+    row.check_task(&task, replay.as_ref()).map_err(damaged)
 }

@@ -7,12 +7,16 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Row};
 
 use super::{
     Event, Position, Scope, SendOutcome, Seq, StoredTask, Task, TaskIds, TaskKey, TaskState,
-    log_rows::{decode_events, decode_task, is_artifact_update, join_task},
     values::{SEQ_BITS, damaged, first_seq, log_row_id, unsigned},
 };
 use crate::{
     protocol::{snapshot::Snapshot, task::apply_owned},
-    store::{LogSummary, READ_BATCH, READ_BYTES, TaskHead, TurnRecord, log_codec::SealedLog, up_to_bytes},
+    store::{
+        LogSummary, READ_BATCH, READ_BYTES, TaskHead, TurnRecord,
+        log_codec::SealedLog,
+        log_rows::{decode_events, decode_task, is_artifact_update, join_task},
+        up_to_bytes,
+    },
 };
 
 /// Columns that [`stored_task`] decodes.
@@ -83,7 +87,7 @@ fn stored_task(row: &Row<'_>) -> rusqlite::Result<StoredTask> {
         attempt: row.get(8)?,
         drained: row.get(15)?,
     };
-    Ok(StoredTask { position, row, checkpoint, agent_state, turn_contexts })
+    Ok(StoredTask { position, row, checkpoint, agent_state, turn_contexts, tail: Vec::new(), log: None })
 }
 
 /// Summary of the log of a task. SQLite determines the length of a blob without reading it.

@@ -9,13 +9,11 @@ use std::{
 use rusqlite::{Connection, OptionalExtension as _, Params, Row};
 
 use super::{
-    InUse, Millis, Retention, Sqlite, SweepResult, TaskKey, TaskState, Unavailable, failpoint,
-    log_rows::split_task,
-    read,
+    InUse, Millis, Retention, Sqlite, SweepResult, TaskKey, TaskState, Unavailable, failpoint, read,
     transaction::{MAX_UNREADABLE, WriteTransaction},
     values::{is_corruption, is_damage, is_unreadable, log_row_id, unsigned},
 };
-use crate::store::{STORE_FULL, TurnRecord, turn_record::MAX_TURNS};
+use crate::store::{STORE_FULL, TurnRecord, log_rows::split_task, turn_record::MAX_TURNS};
 
 /// Maximum number of tasks per transaction.
 const TASK_BATCH: i64 = 64;

@@ -6,10 +6,8 @@ use std::{ops::Range, sync::Arc};
 use rusqlite::{OptionalExtension as _, Row};
 
 use super::{
-    Claim, Commit, Damaged, Fence, Full, Position, Refused, Scope, StoredTask, Task, TaskIds, TaskKey, TaskState,
-    delivery, failpoint,
-    log_rows::{encode_events, split_task},
-    read,
+    Claim, Commit, Damaged, Fence, Full, Position, Refused, Scope, StoredTask, TaskIds, TaskKey, TaskState, delivery,
+    failpoint, read,
     transaction::WriteTransaction,
     values::{is_damage, is_unreadable, log_row_id, signed, unsigned},
 };
@@ -18,6 +16,7 @@ use crate::{
     store::{
         Expect, IdempotencyRecord, Rejected, TaskHead,
         log_codec::{self, OpenLog},
+        log_rows::{MAX_INLINE_BYTES, encode_events, single_row_task, split_task},
         turn_record::created,
     },
 };
@@ -30,10 +29,6 @@ pub(super) struct TaskRow {
     time: i64,
     open: bool,
 }
-
-/// Maximum size in bytes of the log of a new task that serves as its own checkpoint: reading it is as fast as reading a
-/// checkpoint, and it is written once.
-pub(super) const MAX_INLINE_BYTES: usize = 2 << 10;
 
 impl WriteTransaction<'_> {
     /// Writes a commit of a batch. If it is refused, it has no effect.
@@ -313,19 +308,6 @@ impl CommitBatch {
         }
         Self { commits, bytes, encoded }
     }
-}
-
-/// Returns the task of a commit that creates it in a terminal state, and has no data in other columns or tables. Its request
-/// contexts are not needed: nothing is sent for the task later.
-fn single_row_task(commit: &Commit) -> Option<&Task> {
-    let Commit { expect, row, checkpoint, agent_state, sends, push, .. } = commit;
-    let is_single_row = *expect == Expect::New
-        && row.state.is_terminal()
-        && row.drained == 0
-        && agent_state.is_none()
-        && sends.is_empty()
-        && push.is_none();
-    checkpoint.as_deref().filter(|_| is_single_row)
 }
 
 /// Selects rows of unfinished turns of earlier openings, after a row.

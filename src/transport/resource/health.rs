@@ -30,22 +30,22 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 const WATCH_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Checks of `/readyz?verbose`, in the order in which they are made.
-const CHECKS: [&str; 5] = ["drain", "recovery", "store", "commits", "agents"];
+/// A store that one process uses has no lease.
+const CHECKS: [&str; 6] = ["drain", "recovery", "store", "lease", "commits", "agents"];
 
 /// Responds to a liveness or readiness check.
 pub(in crate::transport) async fn respond_with_health(
     uri: &Uri,
-    drain: &CancellationToken,
-    ready: &ReadinessCheck,
+    Settings { drain, readiness, is_replica, .. }: &Settings,
 ) -> Response<Body> {
     let is_readiness = uri.path().starts_with(READY);
     let result = match is_readiness {
         true if drain.is_cancelled() => Err(NotReady::Draining),
-        true => ready().await,
+        true => readiness().await,
         false => Ok(()),
     };
     let is_verbose = is_readiness && uri.query().is_some_and(|query| query.split('&').any(|name| name == "verbose"));
-    let mut text = if is_verbose { describe_checks(result.err()) } else { String::new() };
+    let mut text = if is_verbose { describe_checks(result.err(), *is_replica) } else { String::new() };
     let status = match result {
         Ok(()) => StatusCode::OK,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -55,20 +55,21 @@ pub(in crate::transport) async fn respond_with_health(
 }
 
 /// Returns a line for each readiness check. Those after the one that has failed were not made.
-fn describe_checks(failed: Option<NotReady>) -> String {
+fn describe_checks(failed: Option<NotReady>, is_replica: bool) -> String {
     let failed = failed.map(|reason| match reason {
         NotReady::Draining => 0,
         NotReady::Recovering => 1,
         NotReady::StoreUnavailable => 2,
-        NotReady::CommitsDelayed => 3,
-        NotReady::AgentsDown => 4,
+        NotReady::LeaseLost => 3,
+        NotReady::CommitsDelayed => 4,
+        NotReady::AgentsDown => 5,
     });
     let line = |(position, name)| match failed {
         Some(failed) if position == failed => format!("{name} failed\n"),
         Some(failed) if position > failed => format!("{name} not checked\n"),
         Some(_) | None => format!("{name} ok\n"),
     };
-    CHECKS.into_iter().enumerate().map(line).collect()
+    CHECKS.into_iter().enumerate().filter(|(_, name)| is_replica || *name != "lease").map(line).collect()
 }
 
 /// Beginning of the name of the service of an agent.

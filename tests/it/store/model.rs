@@ -126,7 +126,7 @@ impl Model {
             }
             Step::Advance(time) => self.now += time,
             Step::Sweep { finished, logs, in_use } => {
-                let is_persistent = self.store.is_persistent();
+                let deletes_logs = self.store.deletes_logs();
                 let mut policy = Retention::FOREVER;
                 (policy.finished, policy.logs) = (finished.map(Duration::from_millis), logs.map(Duration::from_millis));
                 let used = |key: &TaskKey| in_use.is_some_and(|modulus| key.id().len() % 3 == modulus);
@@ -140,7 +140,7 @@ impl Model {
                 self.tasks.retain(|_, task| !is_old(task, finished));
                 assert_eq!(usize::try_from(swept.tasks), Ok(before - self.tasks.len()));
                 let folded =
-                    self.tasks.values_mut().filter(|task| is_persistent && !task.is_log_deleted && is_old(task, logs));
+                    self.tasks.values_mut().filter(|task| deletes_logs && !task.is_log_deleted && is_old(task, logs));
                 assert_eq!(usize::try_from(swept.logs), Ok(folded.map(|task| task.is_log_deleted = true).count()));
             }
             Step::Reopen { killed } => {
@@ -221,7 +221,7 @@ impl Model {
 /// Asserts that the store agrees with the model over random steps, and that its totals are right.
 pub(super) fn agrees(open: Open<'_>) {
     // A file takes longer to open.
-    let cases = if open().is_persistent() { 16 } else { 48 };
+    let cases = if open().deletes_logs() { 16 } else { 48 };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let run = TestRunner::new(config).run(&steps(), |steps| {
         Handle::current().block_on(async {

@@ -20,6 +20,7 @@ pub(crate) struct OpenedStore {
 
 #[derive(Clone)]
 enum Location {
+    Database,
     Memory,
     File(Arc<TempDir>, Options),
 }
@@ -37,6 +38,12 @@ impl OpenedStore {
         Self { store, location: Location::Memory }
     }
 
+    /// Store in a database, which stays open.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn database(store: Arc<dyn Store>) -> Self {
+        Self { store, location: Location::Database }
+    }
+
     /// SQLite store in a temporary directory of its own, in memory if possible.
     pub(crate) fn sqlite(options: Options) -> Self {
         Self::file(memory_directory(), options)
@@ -52,10 +59,15 @@ impl OpenedStore {
         matches!(self.location, Location::File(..))
     }
 
+    /// Returns whether the logs of tasks are deleted before the tasks.
+    pub(crate) fn deletes_logs(&self) -> bool {
+        !matches!(self.location, Location::Memory)
+    }
+
     /// Closes the store, of which this is the only reference, and reopens it.
     pub(crate) fn reopen(self) -> Self {
         match self.location {
-            Location::Memory => self,
+            Location::Memory | Location::Database => self,
             Location::File(directory, options) => {
                 drop(self.store);
                 Self::file(Arc::into_inner(directory).unwrap(), options)
@@ -82,7 +94,7 @@ impl OpenedStore {
     /// Opens a copy of the files as a crash of the process at this moment would leave them.
     pub(crate) fn killed(self) -> Self {
         match &self.location {
-            Location::Memory => self,
+            Location::Memory | Location::Database => self,
             Location::File(directory, options) => {
                 let copied = tempfile::tempdir().unwrap();
                 copy(directory.path(), copied.path());
@@ -94,7 +106,7 @@ impl OpenedStore {
     /// Path of the database file, if there is one.
     pub(crate) fn path(&self) -> Option<std::path::PathBuf> {
         match &self.location {
-            Location::Memory => None,
+            Location::Memory | Location::Database => None,
             Location::File(directory, _) => Some(directory.path().join(FILE)),
         }
     }

@@ -149,8 +149,12 @@ impl Loader {
             let why = "is in public_url; write another name";
             layers.errors.push(format!("{at}: {TABLE}: name: `{name}` {why}"));
         }
-        if let (false, StorePath::Sqlite(path)) = (is_set(&layers.origins, "store.path"), &layers.config.store.path) {
-            layers.config.store.path = StorePath::Sqlite(agent_store(path, &name));
+        if !is_set(&layers.origins, "store.path") {
+            layers.config.store.path = match &layers.config.store.path {
+                StorePath::Memory => StorePath::Memory,
+                StorePath::Sqlite(path) => StorePath::Sqlite(agent_store(path, &name)),
+                StorePath::Postgres(url) => StorePath::Postgres(url.of_agent(&name)),
+            };
         }
         let Self { config, origins, errors, warnings, .. } = layers;
         let is_valid = errors.is_empty();

@@ -332,6 +332,8 @@ mod tests {
             checkpoint: None,
             agent_state: None,
             turn_contexts: None,
+            tail: Vec::new(),
+            log: None,
         };
         let task = runner.lock().durable.task.as_deref().cloned().unwrap();
         let follower = LiveTask::loaded(key, TaskRole::Follower, stored, task, limits);

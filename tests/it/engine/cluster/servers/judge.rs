@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use a2a_service::{
     event::Cursor,
-    pb::v1::{Role, Task, TaskState, stream_response::Payload},
-    task,
+    pb::v1::{Role, TaskState, stream_response::Payload},
 };
 
 use super::{
@@ -69,26 +68,14 @@ fn check_messages(contents: &StoreContents, seen: &Seen, errors: &mut Vec<String
     }
 }
 
-/// Range of events after which a task was as it is.
-fn positions(logged: &Logged, task: &Task) -> Option<(usize, usize)> {
-    let (mut was, mut found) = (Task::default(), None::<(usize, usize)>);
-    for (n, event) in logged.log.iter().enumerate() {
-        event.payload().into_iter().for_each(|payload| task::apply(&mut was, payload));
-        if was == *task {
-            found = Some((found.map_or(n, |(first, _)| first), n));
-        }
-    }
-    found
-}
-
 /// Reads of a client do not go back.
 fn check_reads(contents: &StoreContents, seen: &Seen, errors: &mut Vec<String>) {
     // By client and task: lines, each with the greatest position up to there.
-    let mut known = BTreeMap::<(usize, &str), Vec<(usize, usize)>>::new();
+    let mut known = BTreeMap::<(usize, &str), Vec<(usize, u64)>>::new();
     for read in &seen.reads {
         let (id, (first, last)) = match &seen.lines[read.line] {
             Line::Reply { task, .. } => {
-                let Some(range) = contents.tasks.get(&task.id).and_then(|logged| positions(logged, task)) else {
+                let Some(range) = contents.tasks.get(&task.id).and_then(|logged| logged.positions(task)) else {
                     continue;
                 };
                 (task.id.as_str(), range)
@@ -100,12 +87,9 @@ fn check_reads(contents: &StoreContents, seen: &Seen, errors: &mut Vec<String>) 
                     .and_then(Cursor::from_text)
                     .and_then(|cursor| cursor.parts().map(|(_, at)| at.seq));
                 match (seq, &event.payload, contents.tasks.get(id)) {
-                    (Some(seq), ..) => {
-                        let at = usize::try_from(seq).unwrap().saturating_sub(1);
-                        (id, (at, at))
-                    }
+                    (Some(seq), ..) => (id, (seq, seq)),
                     (None, Some(Payload::Task(task)), Some(logged)) => {
-                        let Some(range) = positions(logged, task) else { continue };
+                        let Some(range) = logged.positions(task) else { continue };
                         (id, range)
                     }
                     _ => continue,
@@ -117,7 +101,7 @@ fn check_reads(contents: &StoreContents, seen: &Seen, errors: &mut Vec<String>) 
         let before = earlier.iter().rev().find(|(line, _)| *line < read.started).map_or(0, |(_, position)| *position);
         if last < before && !read.is_continued {
             let (line, client) = (&seen.lines[read.line], read.client);
-            errors.push(format!("client {client} has seen event {} of {id}, but reads {line:?}", before + 1));
+            errors.push(format!("client {client} has seen event {before} of {id}, but reads {line:?}"));
         }
         let greatest = earlier.last().map_or(0, |(_, position)| *position).max(first);
         earlier.push((read.line, greatest));

@@ -1,4 +1,4 @@
-//! Encoding of log rows and checkpoints: the events of a commit, and tasks in two columns.
+//! Encoding of the rows of SQL stores: the events of a commit, tasks in two columns, and short tasks in one.
 
 use bytes::{Buf, BufMut, Bytes};
 use prost::{
@@ -6,8 +6,11 @@ use prost::{
     encoding::{decode_varint, encode_varint, encoded_len_varint, message, string},
 };
 
-use super::{Event, Position, Seq, Task, TaskIds};
-use crate::{protocol::event::EventFlags, store::log_codec::to_u64};
+use super::{
+    Commit, Event, Expect, Position, Seq, Task,
+    log_codec::{TaskIds, to_u64},
+};
+use crate::protocol::event::EventFlags;
 
 /// Protobuf keys of the fields of `StreamResponse` that hold an update.
 const STATUS_UPDATE: u8 = 3 << 3 | 2;
@@ -21,8 +24,12 @@ const CONTEXT_ID: u8 = 2 << 3 | 2;
 /// them. The update then consists of its key and its other fields.
 const WITHOUT_IDS: u8 = 1 << 7;
 
+/// Maximum size in bytes of the log of a new task that serves as its own checkpoint: reading it is as fast as reading a
+/// checkpoint, and it is written once.
+pub(in crate::store) const MAX_INLINE_BYTES: usize = 2 << 10;
+
 /// Encodes the events of a commit. Each event consists of its mark, its fence, its length in bytes, and its content.
-pub(super) fn encode_events(events: &[Event], ids: TaskIds<'_>) -> Vec<u8> {
+pub(in crate::store) fn encode_events(events: &[Event], ids: TaskIds<'_>) -> Vec<u8> {
     // Estimate: a byte and two small varints.
     const OVERHEAD: usize = 9;
     let mut bytes = Vec::with_capacity(events.iter().map(|event| event.proto_len() + OVERHEAD).sum());
@@ -84,7 +91,7 @@ fn with_ids(stored: &[u8], ids: TaskIds<'_>) -> Option<Bytes> {
 
 /// Decodes the events of a commit, the first of which has the sequence number `first`. Returns `None` if the bytes are
 /// damaged.
-pub(super) fn decode_events(first: Seq, mut bytes: Bytes, ids: TaskIds<'_>) -> Option<Vec<Event>> {
+pub(in crate::store) fn decode_events(first: Seq, mut bytes: Bytes, ids: TaskIds<'_>) -> Option<Vec<Event>> {
     let mut events = Vec::new();
     for seq in first.. {
         if !bytes.has_remaining() {
@@ -101,13 +108,13 @@ pub(super) fn decode_events(first: Seq, mut bytes: Bytes, ids: TaskIds<'_>) -> O
 }
 
 /// Returns whether an event is an artifact update, without decoding it.
-pub(super) fn is_artifact_update(event: &Event) -> bool {
+pub(in crate::store) fn is_artifact_update(event: &Event) -> bool {
     event.proto().first() == Some(&ARTIFACT_UPDATE)
 }
 
 /// Encodes a task without its artifacts, and its artifacts. Protobuf merges concatenated messages: both together decode to
 /// the task.
-pub(super) fn split_task(task: &Task) -> [Vec<u8>; 2] {
+pub(in crate::store) fn split_task(task: &Task) -> [Vec<u8>; 2] {
     // Exhaustive, so that a new field does not get lost.
     let Task { id, context_id, status, artifacts, history, metadata } = task;
     let length: usize = artifacts.iter().map(|artifact| message::encoded_len(4, artifact)).sum();
@@ -126,12 +133,12 @@ pub(super) fn split_task(task: &Task) -> [Vec<u8>; 2] {
 }
 
 /// Decodes a task from both parts, or without artifacts if `artifacts` is empty.
-pub(super) fn decode_task(head: &[u8], artifacts: &[u8]) -> Result<Task, DecodeError> {
+pub(in crate::store) fn decode_task(head: &[u8], artifacts: &[u8]) -> Result<Task, DecodeError> {
     Task::decode(head.chain(artifacts))
 }
 
 /// Joins both parts in the field order of a Protobuf encoder.
-pub(super) fn join_task(head: &[u8], artifacts: &[u8]) -> Bytes {
+pub(in crate::store) fn join_task(head: &[u8], artifacts: &[u8]) -> Bytes {
     let (before, after) = head.split_at_checked(artifacts_offset(head)).unwrap_or((head, &[]));
     let mut bytes = Vec::with_capacity(head.len() + artifacts.len());
     for part in [before, artifacts, after] {
@@ -152,6 +159,19 @@ fn artifacts_offset(head: &[u8]) -> usize {
         rest = after;
     }
     head.len() - rest.len()
+}
+
+/// Returns the task of a commit that creates it in a terminal state, and has no data in other columns or tables. Its request
+/// contexts are not needed: nothing is sent for the task later.
+pub(in crate::store) fn single_row_task(commit: &Commit) -> Option<&Task> {
+    let Commit { expect, row, checkpoint, agent_state, sends, push, .. } = commit;
+    let is_single_row = *expect == Expect::New
+        && row.state.is_terminal()
+        && row.drained == 0
+        && agent_state.is_none()
+        && sends.is_empty()
+        && push.is_none();
+    checkpoint.as_deref().filter(|_| is_single_row)
 }
 
 #[cfg(test)]

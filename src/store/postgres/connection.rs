@@ -1,0 +1,326 @@
+//! Connections to PostgreSQL, each of which is opened again after a failure, and failures of their statements.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::{StreamExt as _, stream::poll_fn};
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
+use tokio_postgres::{AsyncMessage, Client, Row, Statement, error::SqlState, types::Type};
+use tokio_util::sync::CancellationToken;
+
+use super::{Unavailable, describe, options::Settings, parameter::Parameters, tls::Tls};
+use crate::base::{
+    faults::{Fault, Faults},
+    metric,
+};
+
+/// Maximum time that the opening of a store waits for a connection.
+const FIRST_CONNECTION_WAIT: Duration = Duration::from_secs(5);
+
+/// Maximum time that a statement waits for a connection.
+const CONNECTION_WAIT: Duration = Duration::from_secs(1);
+
+/// Time after which a statement without a response is given up, and its connection with it: longer than the timeout that the
+/// server itself applies.
+const RESPONSE_WAIT: Duration = Duration::from_secs(8);
+
+/// Delay between two attempts to connect.
+const RECONNECT_DELAYS: [Duration; 4] =
+    [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(300), Duration::from_secs(1)];
+
+/// Maximum number of prepared statements of a connection. Further ones are prepared for each use.
+const MAX_STATEMENTS: usize = 256;
+
+/// Settings of a session. One plan per statement is used for all parameters, because planning would take longer than a commit.
+const SESSION: &str =
+    "SET statement_timeout = '5s'; SET lock_timeout = '2s'; SET idle_in_transaction_session_timeout = '5s';
+    SET plan_cache_mode = force_generic_plan; SET default_transaction_isolation = 'read committed'; SET jit = off";
+
+/// Further settings of a session for short statements: rows are found in indexes, also before PostgreSQL knows that a table is large.
+/// The plan of a statement is made once.
+const SHORT: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+
+/// Failure of a statement.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// PostgreSQL reports an error, or the connection is lost.
+    #[error("{}", describe(.0))]
+    Sql(#[from] tokio_postgres::Error),
+    /// There is no connection, or no response.
+    #[error("{0}")]
+    NotConnected(Box<str>),
+    /// Stored data can't be read.
+    #[error("damaged data: {0}")]
+    Damaged(Box<str>),
+}
+
+conversions! { Unavailable: failure: Failure => Self(failure.to_string()); }
+
+impl Failure {
+    /// Data that this program can't have written.
+    pub(super) fn damaged(problem: impl Into<Box<str>>) -> Self {
+        Self::Damaged(problem.into())
+    }
+
+    /// Returns whether the values of a statement cause the error, so that it fails again.
+    pub(super) fn is_caused_by_values(&self) -> bool {
+        let Self::Sql(error) = self else { return false };
+        // Classes: data, integrity constraint, program limit.
+        error.code().is_some_and(|code| ["22", "23", "54"].iter().any(|class| code.code().starts_with(class)))
+    }
+
+    /// Returns the name of the constraint that the values of a statement violate.
+    pub(super) fn constraint(&self) -> Option<&str> {
+        let Self::Sql(error) = self else { return None };
+        error.as_db_error()?.constraint()
+    }
+
+    /// Returns whether the statement succeeds if it is repeated, and has had no effect.
+    pub(super) fn is_conflict(&self) -> bool {
+        let Self::Sql(error) = self else { return false };
+        error
+            .code()
+            .is_some_and(|code| [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))
+    }
+}
+
+/// Returns whether another session may succeed: the server stops, or is a standby since a failover.
+fn ends_session(error: &tokio_postgres::Error) -> bool {
+    let is_ending = |code: &SqlState| code.code().starts_with("57P") || *code == SqlState::READ_ONLY_SQL_TRANSACTION;
+    error.is_closed() || error.code().is_some_and(is_ending)
+}
+
+/// Plants a bug in a statement.
+fn with_fault(sql: &str, faults: Faults) -> Cow<'_, str> {
+    let edits: [(Fault, &str, &str); 5] = [
+        (Fault::CompareOnlySeq, "t.fence = c.xfence AND", ""),
+        (Fault::CompareOnlySeq, "AND t.runner IS NOT DISTINCT FROM $1", ""),
+        (Fault::KeepFence, "fence = greatest(", "fence = least(t.fence, "),
+        (Fault::IgnoreDuplicates, "WHERE c.sends IS NOT NULL", "WHERE c.sends IS NOT NULL ON CONFLICT DO NOTHING"),
+        (Fault::MarkBySnapshot, "AND p.cursor < ok.seq", "AND p.due IS NULL AND p.dead IS NULL"),
+    ];
+    let planted = edits.iter().filter(|(fault, ..)| faults.has(*fault));
+    planted.fold(Cow::Borrowed(sql), |sql, (_, text, planted)| sql.replace(text, planted).into())
+}
+
+/// Session of a connection, with its prepared statements.
+struct Session {
+    client: Client,
+    statements: Mutex<HashMap<Box<str>, Statement>>,
+    /// A statement had no response, or the server can't be written to.
+    lost: CancellationToken,
+}
+
+/// Session, or the reason why there is none.
+type State = Result<Arc<Session>, Box<str>>;
+
+/// Use of a connection.
+pub(super) enum Use {
+    /// Statements that read or write few rows.
+    Short,
+    /// Statements that may read whole tables.
+    Long,
+    Notifications(Listener),
+}
+
+/// Receiver of the notifications of a replica.
+pub(super) struct Listener {
+    /// Name of the channel without the number of the replica.
+    pub(super) prefix: String,
+    pub(super) replica: watch::Receiver<u64>,
+    pub(super) receive: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// Connection that is opened again after a failure, as long as it is not dropped. Statements of several callers are pipelined, so
+/// each is a transaction of its own.
+#[derive(Clone)]
+pub(super) struct Connection {
+    state: watch::Receiver<State>,
+    /// Replaces `@` in statements.
+    schema: Box<str>,
+    is_prepared: bool,
+    faults: Faults,
+    /// The duration of its statements is that of the database.
+    is_short: bool,
+}
+
+impl Connection {
+    /// Starts to connect.
+    pub(super) fn open(settings: &Settings, tls: &Tls, use_of: Use) -> Self {
+        let (sender, state) = watch::channel(Err("not connected yet".into()));
+        let (schema, is_short) = (format!("{}.", settings.schema).into(), matches!(use_of, Use::Short));
+        tokio::spawn(keep_open(sender, settings.clone(), tls.clone(), use_of));
+        Self { state, schema, is_prepared: settings.is_prepared, is_short, faults: settings.faults }
+    }
+
+    /// Runs a statement, in which `@` stands for the schema. Returns its rows.
+    pub(super) async fn query(&self, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, Failure> {
+        let (session, sql) = (self.session().await?, &*with_fault(sql, self.faults));
+        let run = async {
+            if self.is_prepared {
+                let types: Vec<Type> = parameters.iter().map(|parameter| parameter.sql_type()).collect();
+                let statement = self.prepare(&session, sql, &types).await?;
+                let values: Vec<_> = parameters.iter().map(|parameter| parameter.value()).collect();
+                session.client.query(&statement, &values).await
+            } else {
+                let values: Vec<_> =
+                    parameters.iter().map(|parameter| (parameter.value(), parameter.sql_type())).collect();
+                session.client.query_typed(&sql.replace('@', &self.schema), &values).await
+            }
+        };
+        let sent = Instant::now();
+        let rows = timeout(RESPONSE_WAIT, run).await;
+        if self.is_short {
+            metric::STATEMENT_DURATION.observe(None, &[], sent.elapsed());
+        }
+        if rows.as_ref().map_or(true, |rows| rows.as_ref().is_err_and(ends_session)) {
+            session.lost.cancel();
+        }
+        Ok(rows.map_err(|_| Failure::NotConnected("the server does not respond".into()))??)
+    }
+
+    /// Runs a statement that returns at most one row.
+    pub(super) async fn query_row(&self, sql: &str, parameters: Parameters<'_>) -> Result<Option<Row>, Failure> {
+        Ok(self.query(sql, parameters).await?.pop())
+    }
+
+    /// Runs statements without parameters, in one transaction.
+    pub(super) async fn execute_script(&self, sql: &str) -> Result<(), Failure> {
+        Ok(self.session().await?.client.batch_execute(&sql.replace('@', &self.schema)).await?)
+    }
+
+    /// Waits for the first session, or the failure of several attempts.
+    pub(super) async fn wait_until_open(&self) -> Result<(), Failure> {
+        self.session_within(FIRST_CONNECTION_WAIT).await.map(drop)
+    }
+
+    /// Returns this connection with its present session only. Statements fail after a failure of that, so that those of a
+    /// transaction have no effect outside of it.
+    pub(super) async fn pinned(&self) -> Result<Self, Failure> {
+        let (_, state) = watch::channel(Ok(self.session().await?));
+        Ok(Self { state, ..self.clone() })
+    }
+
+    async fn session(&self) -> Result<Arc<Session>, Failure> {
+        self.session_within(CONNECTION_WAIT).await
+    }
+
+    async fn session_within(&self, time: Duration) -> Result<Arc<Session>, Failure> {
+        let mut state = self.state.clone();
+        // Also ends when the sender is dropped, at the end of the runtime.
+        let is_open = |state: &State| {
+            state.as_ref().is_ok_and(|session| !session.lost.is_cancelled() && !session.client.is_closed())
+        };
+        _ = timeout(time, state.wait_for(is_open)).await;
+        let session = state.borrow().clone();
+        session.map_err(Failure::NotConnected)
+    }
+
+    async fn prepare(&self, session: &Session, sql: &str, types: &[Type]) -> Result<Statement, tokio_postgres::Error> {
+        let known = session.statements.lock().get(sql).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = session.client.prepare_typed(&sql.replace('@', &self.schema), types).await?;
+        let mut statements = session.statements.lock();
+        if statements.len() < MAX_STATEMENTS {
+            statements.insert(sql.into(), statement.clone());
+        }
+        Ok(statement)
+    }
+}
+
+/// Connects, and connects again after each failure, until the receivers are dropped.
+async fn keep_open(state: watch::Sender<State>, settings: Settings, tls: Tls, mut use_of: Use) {
+    let mut failures = 0;
+    while !state.is_closed() {
+        let ended = run_session(&state, &settings, &tls, &mut use_of).await;
+        let reason = match &ended {
+            Ended::Failed(reason) | Ended::Lost(reason) => reason.clone(),
+            Ended::OtherChannel => "the channel has changed".to_owned(),
+        };
+        failures = if matches!(ended, Ended::Failed(_)) { failures + 1 } else { 0 };
+        let is_failure = !state.is_closed() && !matches!(ended, Ended::OtherChannel);
+        if is_failure && !settings.is_outage_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!(error.cause = reason, "no connection to PostgreSQL");
+        }
+        drop(state.send_replace(Err(reason.into())));
+        let delay = RECONNECT_DELAYS[failures.min(RECONNECT_DELAYS.len() - 1)];
+        // Ends early when the receivers are dropped.
+        _ = timeout(delay, state.closed()).await;
+    }
+}
+
+/// Reason why there is no session any more.
+enum Ended {
+    /// It could not begin.
+    Failed(String),
+    Lost(String),
+    /// The listener has another channel.
+    OtherChannel,
+}
+
+async fn run_session(state: &watch::Sender<State>, settings: &Settings, tls: &Tls, use_of: &mut Use) -> Ended {
+    let (client, mut connection) = match timeout(RESPONSE_WAIT, settings.config.connect(tls.clone())).await {
+        Ok(Ok(connected)) => connected,
+        Ok(Err(error)) => return Ended::Failed(describe(&error)),
+        Err(_) => return Ended::Failed("the server does not respond".to_owned()),
+    };
+    // Between this program and the database may be a pool, whose sessions are those of others too.
+    let mut script = if settings.is_prepared { SESSION.to_owned() } else { String::new() };
+    let mut receive = None;
+    match use_of {
+        Use::Short if settings.is_prepared => script = format!("{script}; {SHORT}"),
+        Use::Short | Use::Long => {}
+        Use::Notifications(listener) => {
+            let replica = *listener.replica.borrow();
+            script = format!("{script}; LISTEN \"{}{replica}\"", listener.prefix);
+            receive = Some(Arc::clone(&listener.receive));
+        }
+    }
+    let mut driver = tokio::spawn(async move {
+        let mut messages = poll_fn(move |context| connection.poll_message(context));
+        while let Some(message) = messages.next().await {
+            match (message, &receive) {
+                (Ok(AsyncMessage::Notification(notification)), Some(receive)) => receive(notification.payload()),
+                (Ok(_), _) => {}
+                (Err(error), _) => return describe(&error),
+            }
+        }
+        "the connection was closed".to_owned()
+    });
+    let begun = timeout(RESPONSE_WAIT, client.batch_execute(&script)).await;
+    let ended = if let Ok(Err(error)) = begun {
+        Ended::Failed(describe(&error))
+    } else if begun.is_err() {
+        Ended::Failed("the server does not respond".to_owned())
+    } else {
+        let session = Arc::new(Session { client, statements: Mutex::default(), lost: CancellationToken::new() });
+        drop(state.send_replace(Ok(Arc::clone(&session))));
+        if settings.is_outage_logged.swap(false, Ordering::Relaxed) {
+            tracing::info!("connected to PostgreSQL again");
+        }
+        let other_channel = async {
+            match use_of {
+                Use::Notifications(listener) => _ = listener.replica.changed().await,
+                Use::Short | Use::Long => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            reason = &mut driver => Ended::Lost(reason.unwrap_or_else(|error| error.to_string())),
+            () = session.lost.cancelled() => Ended::Lost("the server does not respond".to_owned()),
+            () = other_channel => Ended::OtherChannel,
+            () = state.closed() => Ended::Lost("the store was closed".to_owned()),
+        }
+    };
+    driver.abort();
+    ended
+}
