@@ -235,7 +235,7 @@ pub trait SharedStore: Send + Sync {
     /// Returns the id of this replica. The opening of the store allocates it, and [`join`](Self::join) may replace it.
     fn replica(&self) -> ReplicaId;
 
-    /// Time after its last renewal in which a replica is not declared dead, the same for all replicas. It is renewed three times as often.
+    /// Time after its last renewal in which this replica is not declared dead. It is renewed three times as often.
     fn lease(&self) -> Duration {
         DEFAULT_LEASE
     }

@@ -37,7 +37,7 @@ use crate::{
 const SERVERS: usize = 3;
 
 /// Version of the schema.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 

@@ -37,7 +37,8 @@ options! {
         pub migrates: bool = true,
         /// Name of this replica for operators, such as the host name.
         pub name: Box<str>,
-        /// Time after the last renewal in which a replica is not declared dead, 10 s by default. It has to be the same for all replicas.
+        /// Time after the last renewal in which a replica is not declared dead, 10 s by default. One with a longer lease is
+        /// declared dead as much later.
         pub lease: Duration = DEFAULT_LEASE,
         /// Sends and receives notes between replicas by NOTIFY. True by default. Otherwise, replicas find changes by polling, which takes up
         /// to half a second.

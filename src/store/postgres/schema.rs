@@ -12,10 +12,13 @@ use super::{
 const CREATE: &str = include_str!("schema.sql");
 
 /// Statements of the migrations to version 2 and later ones.
-const MIGRATIONS: [&str; 0] = [];
+const MIGRATIONS: [&str; 1] = [
+    // In milliseconds. NULL for servers of version 1: it is that of the server which looks.
+    "ALTER TABLE @replica ADD COLUMN lease bigint;",
+];
 
 /// Newest schema version that this program supports.
-const NEWEST: i32 = 1;
+const NEWEST: i32 = 2;
 
 /// Creates or migrates the schema, if `migrates` permits that, and checks its version.
 pub(super) async fn prepare(connection: &Connection, schema: &str, migrates: bool) -> Result<(), Error> {

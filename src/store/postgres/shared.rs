@@ -159,11 +159,12 @@ impl SharedStore for Postgres {
 
     async fn join(&self, info: &ReplicaInfo) -> Result<ReplicaId, Unavailable> {
         let name = if info.name.is_empty() { self.name.to_string() } else { info.name.replace('\0', "") };
-        let version = i32::try_from(info.version).unwrap_or(i32::MAX);
-        let sql = "UPDATE @replica SET seen = clock_timestamp(), name = $2, version = $3 WHERE id = $1 AND NOT dead RETURNING id";
-        if self.control.query_row(sql, &[&self.replica_row(), &name, &version]).await?.is_none() {
-            let sql = "INSERT INTO @replica(name, version) VALUES($1, $2) RETURNING id";
-            let row = self.control.query_row(sql, &[&name, &version]).await?;
+        let (version, lease) = (i32::try_from(info.version).unwrap_or(i32::MAX), whole_millis(self.lease));
+        let sql = "UPDATE @replica SET seen = clock_timestamp(), name = $2, version = $3, lease = $4
+            WHERE id = $1 AND NOT dead RETURNING id";
+        if self.control.query_row(sql, &[&self.replica_row(), &name, &version, &lease]).await?.is_none() {
+            let sql = "INSERT INTO @replica(name, version, lease) VALUES($1, $2, $3) RETURNING id";
+            let row = self.control.query_row(sql, &[&name, &version, &lease]).await?;
             let id = row.map_or(Ok(0), |row| unsigned(&row, "id"))?;
             self.id.send_replace(id);
             self.wakes.close();
@@ -183,9 +184,14 @@ impl SharedStore for Postgres {
     }
 
     async fn bury(&self, older: Duration) -> Result<Vec<ReplicaId>, Unavailable> {
-        let sql = "UPDATE @replica SET dead = true
-            WHERE NOT dead AND seen < clock_timestamp() - $1::int8 * interval '1 ms' RETURNING id";
-        let rows = self.control.query(sql, &[&whole_millis(older)]).await?;
+        // One with a longer lease than this replica is waited for as much longer. A request that comes late, after an outage in which
+        // nobody could renew, has no effect.
+        let sql = "UPDATE @replica SET dead = true WHERE NOT dead
+            AND seen < clock_timestamp() - ($1 + greatest(lease - $2::int8, 0)) * interval '1 ms'
+            AND EXISTS (SELECT 1 FROM @replica me WHERE me.id = $3 AND me.seen > clock_timestamp() - $2 * interval '1 ms')
+            RETURNING id";
+        let parameters: [&dyn Parameter; 3] = [&whole_millis(older), &whole_millis(self.lease), &self.replica_row()];
+        let rows = self.control.query(sql, &parameters).await?;
         let ids = rows.iter().map(|row| Ok(replica_id(row.try_get("id")?))).collect::<Result<_, Failure>>();
         Ok(ids?)
     }

@@ -19,7 +19,7 @@ use a2a_service::{
     protocol::Version,
     store::{
         Commit, Committed, DeliveryOutcome, Full, Lease, Load, Maintenance as _, Note, PushConfig, PushQueue as _,
-        Refused, Rejected, SharedStore as _, TaskKey, TaskStore as _,
+        Refused, Rejected, Renewal, ReplicaInfo, SharedStore as _, TaskKey, TaskStore as _,
         postgres::{Error, Options, Postgres},
     },
 };
@@ -564,4 +564,22 @@ async fn calls_take_few_round_trips() {
     assert!((2.0..2.7).contains(&follow_up), "{follow_up}");
     assert!((1.0..1.5).contains(&read), "{read}");
     direct.remove().await;
+}
+
+/// A replica is declared dead by its own lease, whatever that of the others is, and by theirs if it is of the version that had none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn longer_lease_is_waited_for() {
+    let Some(database) = Database::find() else { return };
+    let open = async |seconds| database.open("store", &Options::default().lease(Duration::from_secs(seconds))).await;
+    let (short, long, earlier) = (open(3).await, open(60).await, open(60).await);
+    for store in [&short, &long, &earlier] {
+        store.join(&ReplicaInfo::default()).await.unwrap();
+    }
+    database.run(&format!("UPDATE @replica SET lease = NULL WHERE id = {}", earlier.replica())).await;
+    database.run("UPDATE @replica SET seen = clock_timestamp() - interval '5 s'").await;
+    assert_eq!(short.renew(Load::default()).await, Ok(Renewal::Alive));
+    assert_eq!(short.bury(short.lease()).await, Ok(vec![earlier.replica()]));
+    database.run(&format!("UPDATE @replica SET seen = seen - interval '60 s' WHERE id = {}", long.replica())).await;
+    assert_eq!(short.bury(short.lease()).await, Ok(vec![long.replica()]));
+    database.remove().await;
 }
