@@ -102,7 +102,7 @@ impl Cluster {
         if previous().is_some() {
             let mut server = cluster.server(0, &cluster.database);
             server.start().await;
-            server.signal("KILL");
+            server.signal("-KILL");
             server.ended().await;
             assert_ne!(
                 cluster.sql("SELECT version FROM @meta").await,
