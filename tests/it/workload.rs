@@ -69,7 +69,7 @@ pub(crate) fn bindings(url: &str, grpc: &str) -> [Binding; BINDINGS] {
     ]
 }
 
-/// What clients of disturbed servers have in common. They retry calls that fail, and go on.
+/// Shared state of the clients of disturbed servers, which retry calls that fail, and go on.
 #[derive(Default)]
 pub(crate) struct Disturbed {
     /// URL of the receiver of push notifications.

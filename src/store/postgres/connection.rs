@@ -261,8 +261,9 @@ async fn keep_open(state: watch::Sender<State>, settings: Settings, tls: Tls, mu
 
 /// Reason why there is no session any more.
 enum Ended {
-    /// It could not begin.
+    /// The session could not begin.
     Failed(String),
+    /// The session began, and its connection was lost.
     Lost(String),
     /// The listener has another channel.
     OtherChannel,

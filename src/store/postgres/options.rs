@@ -82,7 +82,7 @@ pub(super) struct Settings {
     pub(super) schema: Box<str>,
     pub(super) is_prepared: bool,
     pub(super) faults: Faults,
-    /// One of the connections has logged that there is none.
+    /// True once a connection has logged the outage, so that the others do not.
     pub(super) is_outage_logged: Arc<AtomicBool>,
 }
 

@@ -1,5 +1,5 @@
 //! Servers are killed and stopped, PostgreSQL is restarted, cut off and replaced by its standby, while clients of all bindings work.
-//! What they have seen is in the database, once and in order, and everything ends.
+//! The database has everything that they have seen, once and in order, and everything ends.
 
 use std::{
     env, fs,
@@ -32,7 +32,7 @@ use crate::{
     workload::{Clients, Disturbed, Rng, Unfinished, finish_all_at},
 };
 
-/// What happened to which server, and when.
+/// Kill, stop or restart of a server or of the database, with its time.
 pub(super) struct Disturbance {
     /// Number of the server. `None`: the database.
     pub(super) server: Option<usize>,

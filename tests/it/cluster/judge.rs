@@ -136,7 +136,7 @@ fn is_crashed(reason: &str) -> bool {
     reason.contains(" times while ")
 }
 
-/// What a client reads of a task is never older than what it has seen before.
+/// Checks that no client reads a task in an older state than one it has seen before.
 pub(super) fn check_seen(contents: &StoreContents, seen: &[(usize, String, Position)], errors: &mut Vec<String>) {
     let mut newest: HashMap<(usize, &str), u64> = HashMap::new();
     for (client, id, position) in seen {

@@ -473,7 +473,7 @@ async fn until(what: &str, holds: impl AsyncFn() -> bool) {
     waited.await.unwrap_or_else(|_| panic!("{what}"));
 }
 
-/// One of two replicas counts for both, and deletes the tasks that ended first.
+/// Two replicas have the counts of one of them, which deletes the tasks that ended first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_over_the_limits_are_evicted_or_rejected() {
     let Some(database) = Database::find() else { return };
