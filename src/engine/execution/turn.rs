@@ -96,6 +96,7 @@ impl Shared {
                 return None;
             }
             tokio::select! {
+                biased;
                 permit = turn.permit() => {
                     metric::TURN_WAIT.observe(live.journal().agent(), &["turn"], since.elapsed());
                     return Some(permit);
