@@ -114,6 +114,7 @@ impl Client {
     /// Sends a request to a server.
     fn request(&self, server: usize, request: Request, stream: Option<u64>) -> mpsc::UnboundedReceiver<Reply> {
         let (replies, receiver) = mpsc::unbounded_channel();
+        self.servers.open(&replies);
         let (network, record) = (Arc::clone(&self.network), Arc::clone(&self.record));
         let connection = Connection { network, replies, record, stream, sent: Arc::default() };
         if let Some(sender) = self.servers.get(server) {

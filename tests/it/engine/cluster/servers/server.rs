@@ -80,11 +80,15 @@ type Requests = mpsc::UnboundedSender<(Request, Connection)>;
 
 /// Channels to the servers that run: the load balancer.
 #[derive(Default)]
-pub(super) struct Servers(Mutex<Vec<Option<Requests>>>);
+pub(super) struct Servers {
+    requests: Mutex<Vec<Option<Requests>>>,
+    /// Sides of the servers of the connections that may be open, in the order in which clients have opened them.
+    connections: Mutex<Vec<mpsc::WeakUnboundedSender<Reply>>>,
+}
 
 impl Servers {
     pub(super) fn set(&self, number: usize, sender: Option<Requests>) {
-        let mut servers = self.0.lock();
+        let mut servers = self.requests.lock();
         if servers.len() <= number {
             servers.resize(number + 1, None);
         }
@@ -92,7 +96,20 @@ impl Servers {
     }
 
     pub(super) fn get(&self, number: usize) -> Option<Requests> {
-        self.0.lock()[number].clone()
+        self.requests.lock()[number].clone()
+    }
+
+    /// Records that a client has opened a connection.
+    pub(super) fn open(&self, replies: &mpsc::UnboundedSender<Reply>) {
+        self.connections.lock().push(replies.downgrade());
+    }
+
+    /// Returns what keeps all connections open until it is dropped, and then closes those of a killed server one after the other.
+    /// A runtime drops its tasks in an order that depends on other threads.
+    pub(super) fn keep_open(&self) -> Vec<mpsc::UnboundedSender<Reply>> {
+        let mut connections = self.connections.lock();
+        connections.retain(|connection| connection.strong_count() > 0);
+        connections.iter().filter_map(mpsc::WeakUnboundedSender::upgrade).collect()
     }
 }
 
