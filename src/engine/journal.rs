@@ -76,6 +76,9 @@ const SHARDS: usize = 64;
 /// that the outcome is unknown, and the retries continue.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The same for a shared store: a caller has other servers to turn to.
+const SHARED_COMMIT_TIMEOUT: Duration = Duration::from_millis(1500);
+
 /// Time without success of the attempted commits after which the server rejects new work.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 
@@ -417,7 +420,9 @@ impl Journal {
                 batch = self.lanes[lane].next_batch(&self.huge_commits, &mut held) => {
                     let changes: Arc<[Commit]> = batch.iter().map(take_change).collect();
                     if self.commit(&batch, &changes, false).await.is_err() {
-                        retry.push(batch, &changes);
+                        // A batch that has waited for another one has waited as long.
+                        let since = self.outage.lock().since.unwrap_or_else(Instant::now);
+                        retry.push(batch, &changes, since);
                     }
                 }
             }
@@ -429,7 +434,7 @@ impl Journal {
     async fn commit(&self, batch: &[LiveRef], changes: &Arc<[Commit]>, is_retry: bool) -> Result<(), ()> {
         let start = Instant::now();
         self.outage.lock().since.get_or_insert(start);
-        let (mut change, mut wait) = (self.store.commit(Arc::clone(changes)), COMMIT_TIMEOUT);
+        let (mut change, mut wait) = (self.store.commit(Arc::clone(changes)), self.commit_timeout());
         let outcomes = loop {
             if let Ok(outcomes) = timeout(wait, &mut change).await {
                 break outcomes;
@@ -520,6 +525,10 @@ impl Journal {
     /// Turns continue. Messages that are not recorded yet are left to the retries of their own commits.
     fn fail_recorded_waiters(&self) {
         self.all().iter().for_each(|task| task.lock().fail_recorded_waiters());
+    }
+
+    fn commit_timeout(&self) -> Duration {
+        if self.is_shared() { SHARED_COMMIT_TIMEOUT } else { COMMIT_TIMEOUT }
     }
 
     /// Fails waiting senders and cancels when a fault of the store lasts for [`COMMIT_TIMEOUT`]. Runs until it is

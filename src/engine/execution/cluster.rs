@@ -199,7 +199,8 @@ impl Shared {
             Ok(_) => {}
             Err(_) => replica.expect_orphans(),
         }
-        metric::CLAIMED_TASKS.add(self.journal.agent(), &[], claimed.iter().flatten().map(|_| 1).sum());
+        let count = u64::try_from(claimed.iter().flatten().count()).unwrap_or(0);
+        metric::CLAIMED_TASKS.add(self.journal.agent(), &[], count);
         let resumable = self.is_resumable();
         let recover = async |(key, stored): Claim| {
             let _lock = replica.lock(&key).await;
@@ -334,13 +335,13 @@ async fn renew_lease((parts, journal): Parts) {
     }
 }
 
-/// Declares the replicas dead whose leases have expired.
-async fn bury(journal: &Journal, shared: &dyn SharedStore) {
-    match shared.bury(shared.lease()).await {
+/// Declares the replicas dead that have not renewed their leases for this time.
+async fn bury(journal: &Journal, shared: &dyn SharedStore, age: Duration) {
+    match shared.bury(age).await {
         Ok(dead) if dead.is_empty() => {}
         Ok(dead) => {
             tracing::warn!(replicas = ?dead, "replicas have not renewed their leases; their tasks are claimed");
-            metric::DEAD_REPLICAS.add(journal.agent(), &[], dead.iter().map(|_| 1).sum());
+            metric::DEAD_REPLICAS.add(journal.agent(), &[], u64::try_from(dead.len()).unwrap_or(0));
         }
         Err(cause) => tracing::debug!(error.cause = %cause, "expired leases can't be ended"),
     }
@@ -353,8 +354,9 @@ async fn claim_tasks((parts, journal): Parts) {
         let wait = CLAIM_INTERVAL / 2 + jittered(CLAIM_INTERVAL / 2, journal.sources().rng.next_u64());
         drop(timeout(wait, replica.free.notified()).await);
         let Some(parts) = parts.upgrade() else { return };
-        if replica.may_bury() || shared.faults().has(Fault::BuryWithoutRenewal) {
-            bury(&journal, shared).await;
+        let planted = shared.faults().has(Fault::BuryWithoutRenewal).then(|| shared.lease());
+        if let Some(age) = planted.or_else(|| replica.burial_age()) {
+            bury(&journal, shared, age).await;
         }
         if journal.phase() == Phase::Open && replica.has_lease() {
             drop(parts.claim_free().await);

@@ -1,14 +1,14 @@
 //! Retry of commits that the store did not acknowledge, with exponential backoff.
 //!
 //! The outcome of such a commit is unknown. Each task is retried on its own, so that one change can't block others.
-//! After [`COMMIT_TIMEOUT`], or at once if the store has a fault, a change is abandoned if that is safe (see
+//! After [`COMMIT_TIMEOUT`](super::COMMIT_TIMEOUT), or at once if the store has a fault, a change is abandoned if that is safe (see
 //! [`abandon`]). Otherwise waiting callers get an error that the outcome is unknown, and the retries continue.
 
 use std::{mem, slice, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{COMMIT_TIMEOUT, Journal, LiveRef};
+use super::{Journal, LiveRef};
 use crate::{
     base::{faults::Fault, retry::Backoff},
     store::Commit,
@@ -23,7 +23,7 @@ const PROBE_FOR: Duration = Duration::from_mins(1);
 /// Unacknowledged changes of a lane, and the schedule of their retries.
 #[derive(Default)]
 pub(super) struct CommitRetry {
-    /// Task, change, and time of the first attempt.
+    /// Task, change, and the beginning of the outage.
     changes: Vec<(LiveRef, Commit, Instant)>,
     next_attempt: Option<Instant>,
     /// Number of successive retries.
@@ -43,11 +43,10 @@ impl CommitRetry {
         self.next_attempt.unwrap_or_else(Instant::now)
     }
 
-    /// Adds changes whose first attempt was not acknowledged.
-    pub(super) fn push(&mut self, batch: Vec<LiveRef>, changes: &[Commit]) {
-        let now = Instant::now();
-        self.changes.extend(batch.into_iter().zip(changes).map(|(task, change)| (task, change.clone(), now)));
-        self.next_attempt = Some(now + BACKOFF.without_jitter(self.retries));
+    /// Adds changes that were not acknowledged in an outage since this time.
+    pub(super) fn push(&mut self, batch: Vec<LiveRef>, changes: &[Commit], since: Instant) {
+        self.changes.extend(batch.into_iter().zip(changes).map(|(task, change)| (task, change.clone(), since)));
+        self.next_attempt = Some(Instant::now() + BACKOFF.without_jitter(self.retries));
     }
 
     /// Retries every change, one commit per task.
@@ -58,14 +57,14 @@ impl CommitRetry {
                 self.probe_until = None;
                 continue;
             }
-            let expired = since.elapsed() >= COMMIT_TIMEOUT;
+            let expired = since.elapsed() >= journal.commit_timeout();
             if (expired || journal.has_fault()) && abandon(journal, &task, &change[0], expired).await {
                 self.probe_until = Some(Instant::now() + PROBE_FOR);
             } else {
                 self.changes.push((task, change[0].clone(), since));
             }
         }
-        if journal.is_down_for(COMMIT_TIMEOUT) {
+        if journal.is_down_for(journal.commit_timeout()) {
             journal.fail_recorded_waiters();
         }
         if let (true, Some(until)) = (self.changes.is_empty(), self.probe_until) {
@@ -79,7 +78,9 @@ impl CommitRetry {
             }
         }
         self.retries = if self.is_active() { self.retries.saturating_add(1) } else { 0 };
-        self.next_attempt = Some(Instant::now() + BACKOFF.without_jitter(self.retries));
+        let (now, next) = (Instant::now(), Instant::now() + BACKOFF.without_jitter(self.retries));
+        let ends = self.changes.iter().map(|(.., since)| *since + journal.commit_timeout()).filter(|end| *end > now);
+        self.next_attempt = Some(ends.fold(next, Instant::min));
     }
 }
 

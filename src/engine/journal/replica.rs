@@ -52,8 +52,12 @@ pub(crate) struct Replica {
 struct Renewals {
     /// Last successful one. `None` if the lease is lost.
     last: Option<Instant>,
-    /// First one of the successful ones since the last failure, or pause of the process.
-    unfailing_since: Option<Instant>,
+    /// The last one has failed.
+    is_failing: bool,
+    /// Time of the first successful one since the last failure, or pause of the process.
+    calm_since: Instant,
+    /// Time for which this replica had no connection shortly before that, as others may have had none. `None`: unknown.
+    away: Option<Duration>,
 }
 
 /// Work for the reader of mail.
@@ -67,10 +71,11 @@ pub(crate) struct Work {
 
 impl Replica {
     pub(super) fn new(lease: Duration) -> Self {
+        let now = Instant::now();
         Self {
             lease,
-            // The store was opened just before.
-            renewals: Mutex::new(Renewals { last: Some(Instant::now()), unfailing_since: None }),
+            // The store was opened just before. Nobody knows whether the others had a connection before.
+            renewals: Mutex::new(Renewals { last: Some(now), is_failing: false, calm_since: now, away: None }),
             orphans_until: Mutex::default(),
             work: Mutex::default(),
             work_added: Notify::new(),
@@ -96,14 +101,18 @@ impl Replica {
     /// Records a successful renewal of the lease, which was sent at this time.
     pub(crate) fn record_renewal(&self, sent: Instant) {
         let mut renewals = self.renewals.lock();
-        let was_paused = renewals.last.replace(sent).is_none_or(|last| sent - last >= self.lease);
-        renewals.unfailing_since = renewals.unfailing_since.filter(|_| !was_paused).or(Some(sent));
+        let gap = renewals.last.replace(sent).map(|last| sent - last);
+        if mem::take(&mut renewals.is_failing) || gap.is_none_or(|gap| gap >= self.lease) {
+            let earlier = if sent - renewals.calm_since < self.lease { renewals.away } else { Some(Duration::ZERO) };
+            renewals.away = earlier.zip(gap).map(|(earlier, gap)| earlier + gap);
+            renewals.calm_since = sent;
+        }
     }
 
     /// Records that a renewal of the lease failed, or that the lease is lost.
     pub(crate) fn record_failed_renewal(&self, is_lost: bool) {
         let mut renewals = self.renewals.lock();
-        renewals.unfailing_since = None;
+        renewals.is_failing = true;
         renewals.last = renewals.last.filter(|_| !is_lost);
     }
 
@@ -117,9 +126,15 @@ impl Replica {
         self.renewals.lock().last.map_or(self.lease, |sent| sent.elapsed())
     }
 
-    /// Returns whether this replica may declare others dead: it has its lease, and has renewed it for as long without a failure.
-    pub(crate) fn may_bury(&self) -> bool {
-        self.has_lease() && self.renewals.lock().unfailing_since.is_some_and(|since| since.elapsed() >= self.lease)
+    /// Returns the time without a renewal after which this replica declares others dead: the lease, and as long as this replica had no
+    /// connection itself shortly before, because the others may have had none either. `None` if it must not: it has no lease, or
+    /// has joined the others less than a lease ago.
+    pub(crate) fn burial_age(&self) -> Option<Duration> {
+        let renewals = self.renewals.lock();
+        let is_calm = renewals.calm_since.elapsed() >= self.lease;
+        let away = if is_calm { Some(Duration::ZERO) } else { renewals.away };
+        drop(renewals);
+        away.filter(|_| self.has_lease()).map(|away| self.lease + away)
     }
 
     /// Waits until no other caller acquires the task.
@@ -244,5 +259,39 @@ impl Journal {
         let mut tasks = self.all();
         tasks.retain(|task| task.lock().is_followed());
         tasks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn replica_without_a_connection_waits_longer_for_others() {
+        const LEASE: Duration = Duration::from_secs(10);
+        let (replica, second) = (Replica::new(LEASE), Duration::from_secs(1));
+        let renew = || replica.record_renewal(Instant::now());
+        assert_eq!(replica.burial_age(), None, "it has just joined");
+        for _ in 0..3 {
+            tokio::time::advance(3 * second).await;
+            renew();
+        }
+        assert_eq!(replica.burial_age(), None);
+        tokio::time::advance(second).await;
+        assert_eq!(replica.burial_age(), Some(LEASE));
+        // Away for the time since the last renewal, twice within a lease.
+        for (away, age) in [(3, 14), (6, 20)] {
+            tokio::time::advance(away * second).await;
+            replica.record_failed_renewal(false);
+            renew();
+            assert_eq!(replica.burial_age(), Some(age * second));
+        }
+        tokio::time::advance(9 * second).await;
+        renew();
+        tokio::time::advance(second).await;
+        assert_eq!(replica.burial_age(), Some(LEASE), "calm for a lease");
+        replica.record_failed_renewal(true);
+        renew();
+        assert_eq!(replica.burial_age(), None, "it was declared dead, and has joined again");
     }
 }
