@@ -38,7 +38,7 @@ pub(crate) mod redaction;
 pub(crate) mod retry;
 #[cfg(feature = "server")]
 pub(crate) mod sealing;
-#[cfg(any(feature = "signing", feature = "auth", feature = "server-tls"))]
+#[cfg(any(feature = "signing", feature = "auth", feature = "server-tls", feature = "postgres"))]
 pub(crate) mod secret_file;
 pub mod sources;
 #[cfg(feature = "client")]

@@ -542,13 +542,10 @@ fn postgres_options(config: &Config) -> Result<postgres::Options, config::Error>
     Ok(options)
 }
 
-#[cfg(unix)]
 fn host_name() -> Box<str> {
-    rustix::system::uname().nodename().to_string_lossy().into()
-}
-
-#[cfg(not(unix))]
-fn host_name() -> Box<str> {
+    #[cfg(unix)]
+    return rustix::system::uname().nodename().to_string_lossy().into();
+    #[cfg(not(unix))]
     std::env::var("COMPUTERNAME").unwrap_or_default().into()
 }
 

@@ -19,7 +19,6 @@ pub use self::options::Options;
 use self::{
     connection::{Connection, Failure, Use},
     options::Settings,
-    tls::Tls,
     values::{signed, task_row, unsigned},
     wake::Wakes,
 };
@@ -42,7 +41,6 @@ mod delivery;
 mod inspect;
 mod list;
 mod options;
-mod parameter;
 mod quota;
 mod read;
 mod schema;
@@ -68,6 +66,7 @@ mod wake;
 pub struct Postgres {
     /// Each of them has at most one batch of commits in flight.
     lanes: [Connection; 2],
+    /// For statements that return tasks, or parts of them.
     readers: [Connection; 2],
     next_reader: AtomicUsize,
     /// Short statements of replicas and deliveries, such as the renewal of the lease.
@@ -141,7 +140,7 @@ impl Postgres {
     /// The URL is invalid, the database can't be reached, or a newer program has changed it.
     pub async fn open(url: &str, options: &Options) -> Result<Self, Error> {
         let settings = Settings::parse(url, options)?;
-        let tls = Tls::new(&settings)?;
+        let tls = tls::connector(&settings)?;
         let connect = |use_of| Connection::open(&settings, &tls, use_of);
         let control = Arc::new(connect(Use::Short));
         control.wait_until_open().await?;
@@ -157,17 +156,17 @@ impl Postgres {
                     schema: settings.schema.clone(),
                     ..Settings::parse(url, &options.clone().prepared(true))?
                 };
-                Some((settings.clone(), Tls::new(&settings)?))
+                Some((settings.clone(), tls::connector(&settings)?))
             }
             None => options.prepared.then(|| (settings.clone(), tls.clone())),
         };
         let wakes = Wakes::new(&settings.schema, options.notifies, listen, Arc::clone(&control), replica);
-        let background = Arc::new(connect(Use::Long));
+        let background = Arc::new(connect(Use::Long).with_pulse(&control));
         let usage = Arc::new(Mutex::new(quota::Usage::new(options.max_tasks, options.max_tasks_per_owner)));
         tokio::spawn(quota::keep(Arc::downgrade(&usage), Arc::clone(&background), id.subscribe()));
         Ok(Self {
-            lanes: [connect(Use::Short), connect(Use::Short)],
-            readers: [connect(Use::Short), connect(Use::Short)],
+            lanes: [connect(Use::Commits), connect(Use::Commits)],
+            readers: [(); 2].map(|()| connect(Use::Short).with_pulse(&control)),
             next_reader: AtomicUsize::new(0),
             control,
             background,
@@ -188,7 +187,7 @@ impl Postgres {
     /// Those of [`open`](Self::open).
     pub async fn migrate(url: &str, options: &Options) -> Result<(), Error> {
         let settings = Settings::parse(url, options)?;
-        let connection = Connection::open(&settings, &Tls::new(&settings)?, Use::Short);
+        let connection = Connection::open(&settings, &tls::connector(&settings)?, Use::Long);
         connection.wait_until_open().await?;
         schema::prepare(&connection, &settings.schema, true).await
     }
@@ -267,7 +266,7 @@ impl Maintenance for Postgres {
 
     async fn diagnose(&self, key: &TaskKey) -> Result<Option<Damaged>, Unavailable> {
         let tid = task_row(key);
-        let (task, turns) = (read::task(&self.background, tid).await, read::turns(&self.background, tid).await);
+        let (task, turns) = (read::task(self.reader(), tid).await, read::turns(self.reader(), tid).await);
         match task.and(turns) {
             Err(Failure::Damaged(problem)) => Ok(Some(Damaged(problem.into()))),
             read => Ok(read.map(|_| None)?),
@@ -283,9 +282,7 @@ impl Maintenance for Postgres {
     }
 
     async fn check(&self) -> Result<(), Unavailable> {
-        let sql = "UPDATE @replica SET draining = draining WHERE id = $1 RETURNING id";
-        self.lanes[0].query_row(sql, &[&self.replica_row()]).await?;
-        Ok(())
+        Ok(schema::check(&self.lanes[0]).await?)
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {

@@ -8,12 +8,12 @@ use tokio::{
     net::{TcpListener, TcpStream},
     process::Child,
     sync::watch,
-    time::{interval, timeout},
+    time::{Instant, interval, sleep_until, timeout},
 };
 
 use crate::{
     admin::filled,
-    bindings::fetch,
+    bindings::{fetch, http},
     program::{a2a, message, output, post, signal, started},
     store::postgres::Database,
 };
@@ -250,44 +250,63 @@ async fn exports_are_the_same_for_files_and_databases() {
     database.remove().await;
 }
 
-/// TCP proxy before the database, whose connections can be cut.
+/// State of a [`Gate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passage {
+    Open,
+    /// Closes all connections.
+    Closed,
+    /// Passes nothing on.
+    Stalled,
+}
+
+/// TCP proxy before the database.
 struct Gate {
-    port: u16,
-    is_open: watch::Sender<bool>,
+    url: String,
+    passage: watch::Sender<Passage>,
 }
 
 impl Gate {
-    async fn before(target: String) -> Self {
+    async fn before(database: &Database) -> Self {
+        let store = database.url("store");
+        let (user, rest) = store.split_once('@').unwrap();
+        let (target, path) = rest.split_once('/').unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (port, (is_open, open)) = (listener.local_addr().unwrap().port(), watch::channel(true));
+        let (port, (sender, passage)) = (listener.local_addr().unwrap().port(), watch::channel(Passage::Open));
+        let gate = Self { url: format!("{user}@127.0.0.1:{port}/{path}"), passage: sender };
+        let target = target.to_owned();
         tokio::spawn(async move {
-            while let Ok((mut client, _)) = listener.accept().await {
-                let (target, mut open) = (target.clone(), open.clone());
-                tokio::spawn(async move {
-                    let copy = async {
-                        let mut server = TcpStream::connect(target).await?;
-                        copy_bidirectional(&mut client, &mut server).await
-                    };
-                    tokio::select! {
-                        biased;
-                        _ = open.wait_for(|open| !open) => {}
-                        _ = copy => {}
-                    }
-                });
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(pass(client, target.clone(), passage.clone()));
             }
         });
-        Self { port, is_open }
+        gate
+    }
+}
+
+async fn pass(mut client: TcpStream, target: String, mut passage: watch::Receiver<Passage>) {
+    let mut copy = Box::pin(async {
+        let mut server = TcpStream::connect(target).await?;
+        copy_bidirectional(&mut client, &mut server).await
+    });
+    loop {
+        let changed = tokio::select! {
+            biased;
+            changed = passage.wait_for(|passage| *passage != Passage::Open) => changed.ok().map(|passage| *passage),
+            _ = &mut copy => return,
+        };
+        if changed != Some(Passage::Stalled) || passage.wait_for(|passage| *passage != Passage::Stalled).await.is_err()
+        {
+            return;
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_is_ready_only_with_its_database() {
     let Some(database) = Database::find() else { return };
-    let store = database.url("store");
-    let (user, rest) = store.split_once('@').unwrap();
-    let (host, path) = rest.split_once('/').unwrap();
-    let gate = Gate::before(host.to_owned()).await;
-    let (_server, url) = serve(&format!("{user}@127.0.0.1:{}/{path}", gate.port), "3s").await;
+    let gate = Gate::before(&database).await;
+    let (_server, url) = serve(&gate.url, "3s").await;
     let checks = async || {
         let reply = fetch(format!("{url}/readyz?verbose")).await.unwrap();
         (reply.status().as_u16(), reply.text().await.unwrap())
@@ -295,17 +314,107 @@ async fn server_is_ready_only_with_its_database() {
     let ready = "drain ok\nrecovery ok\nstore ok\nlease ok\ncommits ok\nagents ok\nok\n";
     assert_eq!(checks().await, (200, ready.to_owned()));
 
-    _ = gate.is_open.send_replace(false);
+    _ = gate.passage.send_replace(Passage::Closed);
     let text = eventually("not ready", async || Some(checks().await).filter(|(code, _)| *code == 503)).await.1;
     assert!(text.starts_with("drain ok\nrecovery ok\nstore failed\nlease not checked\n"), "{text}");
     assert_eq!(fetch(format!("{url}/healthz")).await.unwrap().status(), 200);
     let metric = async |name: &str| metric(&url, name).await;
     eventually("the lease has expired", async || (metric("a2a_lease_age_seconds").await > 3.0).then_some(())).await;
 
-    _ = gate.is_open.send_replace(true);
+    _ = gate.passage.send_replace(Passage::Open);
     let text = eventually("ready again", async || Some(checks().await).filter(|(code, _)| *code == 200)).await.1;
     assert_eq!(text, ready);
     assert!(metric("a2a_lease_age_seconds").await < 3.0 && metric("a2a_statement_seconds_count").await > 0.0);
     assert_eq!((metric("a2a_claimed_tasks_total").await, metric("a2a_dead_replicas_total").await), (0.0, 0.0));
+
+    database.run("UPDATE @meta SET min_version = 99").await;
+    let (code, text) = checks().await;
+    assert!(code == 503 && text.contains("store failed"), "{text}");
+    database.remove().await;
+}
+
+/// Call of a client.
+struct Called {
+    started: Instant,
+    ended: Instant,
+    status: u16,
+    /// Response, if it is a task.
+    task: Value,
+    has_retry_after: bool,
+}
+
+/// Sends messages, follow-ups and reads one after the other until a time.
+async fn call_until(url: &str, end: Instant) -> Vec<Called> {
+    let (client, mut called) = (http(), Vec::<Called>::new());
+    let send = |text: &str| {
+        let request = client.post(format!("{url}/message:send")).header("content-type", "application/json");
+        request.body(message(text).to_string())
+    };
+    while Instant::now() < end {
+        let known = called.iter().rev().find_map(|call| call.task["id"].as_str()).unwrap_or("none");
+        let request = match called.len() % 4 {
+            0 => send("hello"),
+            1 => send("/ask Which one?"),
+            2 => client.get(format!("{url}/tasks/{known}")),
+            _ => client.get(format!("{url}/tasks?pageSize=5")),
+        };
+        let started = Instant::now();
+        let reply = request.timeout(TIMEOUT).send().await.unwrap();
+        let (status, has_retry_after) = (reply.status().as_u16(), reply.headers().contains_key("retry-after"));
+        let mut body: Value = serde_json::from_slice(&reply.bytes().await.unwrap()).unwrap();
+        let task = if status == 200 { body["task"].take() } else { Value::Null };
+        called.push(Called { started, ended: Instant::now(), status, task, has_retry_after });
+    }
+    called
+}
+
+/// The database closes its connections, or does not respond. Each call ends soon, what was acknowledged is there afterwards, and a
+/// stream continues.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_fail_soon_without_the_database() {
+    // Two seconds, and time for a busy machine.
+    const LONGEST: Duration = Duration::from_secs(4);
+    let Some(database) = Database::find() else { return };
+    let gate = Gate::before(&database).await;
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "error", "--store", &gate.url]);
+    command.env("PATH", "/usr/bin:/bin");
+    let (_server, url) = started(command).await;
+    for passage in [Passage::Closed, Passage::Stalled] {
+        let stream = http().post(format!("{url}/message:stream")).header("content-type", "application/json");
+        let stream = stream.body(message("/stream 14 1000").to_string()).send();
+        let stream = tokio::spawn(async { stream.await.unwrap().text().await.unwrap() });
+        let end = Instant::now() + Duration::from_secs(9);
+        let clients: Vec<_> = (0..16)
+            .map(|_| {
+                let url = url.clone();
+                tokio::spawn(async move { call_until(&url, end).await })
+            })
+            .collect();
+        sleep_until(end - Duration::from_secs(8)).await;
+        let cut = Instant::now();
+        _ = gate.passage.send_replace(passage);
+        sleep_until(end - Duration::from_secs(3)).await;
+        _ = gate.passage.send_replace(Passage::Open);
+        let mut called = Vec::new();
+        for client in clients {
+            called.append(&mut client.await.unwrap());
+        }
+        let failed: Vec<_> = called.iter().filter(|call| call.status != 200).collect();
+        let times = failed.iter().map(|call| call.ended - call.started.max(cut));
+        let longest = times.max().unwrap();
+        assert!(longest < LONGEST, "{passage:?}: {longest:?}");
+        assert!(called.iter().all(|call| call.ended - call.started < LONGEST), "{passage:?}");
+        // A read of no task may be one.
+        let is_retried = |call: &&&Called| call.status == 404 || call.status == 503 && call.has_retry_after;
+        assert_eq!(failed.iter().filter(is_retried).count(), failed.len(), "{passage:?}");
+        assert!(failed.len() >= 16 && called.last().unwrap().status == 200, "{passage:?}");
+
+        for task in called.iter().filter_map(|call| call.task["id"].as_str()) {
+            assert_eq!(fetch(format!("{url}/tasks/{task}")).await.unwrap().status(), 200, "{task}");
+        }
+        let events = stream.await.unwrap();
+        assert!(events.contains("chunk 14 of 14") && events.contains("TASK_STATE_COMPLETED"), "{events}");
+    }
+    assert!(metric(&url, "a2a_dead_replicas_total").await < 1.0);
     database.remove().await;
 }

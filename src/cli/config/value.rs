@@ -441,13 +441,11 @@ impl fmt::Display for DatabaseUrl {
             let (user, host) = rest.rsplit_once('@')?;
             Some(format!("{scheme}://{}:{HIDDEN}@{host}", user.split_once(':')?.0))
         };
-        let (base, query) = self.0.split_once('?').map_or((&*self.0, None), |(base, query)| (base, Some(query)));
+        let (base, query) = self.0.split_once('?').unwrap_or((&self.0, ""));
         f.write_str(&hidden(base).unwrap_or_else(|| base.to_owned()))?;
-        let mut separator = '?';
-        for parameter in query.into_iter().flat_map(|query| query.split('&')) {
+        for (n, parameter) in query.split('&').filter(|parameter| !parameter.is_empty()).enumerate() {
             let shown = if parameter.starts_with("password=") { &format!("password={HIDDEN}") } else { parameter };
-            write!(f, "{separator}{shown}")?;
-            separator = '&';
+            write!(f, "{}{shown}", if n == 0 { '?' } else { '&' })?;
         }
         Ok(())
     }

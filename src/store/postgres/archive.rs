@@ -8,9 +8,8 @@ use uuid::Uuid;
 
 use super::{
     Event, Postgres, PushConfig, Unavailable,
-    connection::{Connection, Failure},
+    connection::{Connection, Failure, Parameter},
     delivery::config,
-    parameter::Parameter,
     read::{self, head, undecodable},
     values::{position, scope_row, signed, signed_int, task_row, unsigned},
 };
@@ -35,7 +34,7 @@ const LOG_BATCH: usize = 64;
 const EVENTS_PER_ROW: usize = 1024;
 
 /// Follows the beginning of a transaction: what reads an export or writes an import may be slow.
-const PATIENT: &str = "; SET LOCAL idle_in_transaction_session_timeout = 0";
+const PATIENT: &str = "; SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL statement_timeout = '60s'";
 
 /// Inserts a task, and its checkpoint if there is one.
 const INSERT: &str = r#"WITH c AS (
@@ -227,50 +226,29 @@ async fn import_task(db: &Connection, line: &TaskLine) -> Result<(), ImportError
         (None, Some(head), Some(artifacts)) if line.folded => head.len() + artifacts.len(),
         _ => rows.iter().map(|row| row.3.len()).sum(),
     };
-    let inserted = db
-        .query(
-            INSERT,
-            &[
-                &tid,
-                &scope,
-                &line.time,
-                &signed(line.fence),
-                &signed(line.seq),
-                &signed(line.taken),
-                &signed(size),
-                &signed_int(line.attempt),
-                &signed_int(line.drained),
-                &i32::try_from(line.pushes.len()).unwrap_or(i32::MAX),
-                &i16::try_from(i32::from(state)).unwrap_or(0),
-                &line.open,
-                &line.cancel,
-                &line.folded,
-                &line.owner,
-                &line.tenant,
-                &line.id,
-                &line.context,
-                &bytes(&line.asked),
-                &bytes(&line.saved),
-                &bytes(&line.turn),
-                &whole,
-                &checkpoint.map(signed),
-                &head,
-                &artifacts,
-            ],
-        )
-        .await;
-    inserted.map_err(|failure| match failure.constraint() {
+    let TaskLine { time, open, cancel, folded, owner, tenant, id, context, .. } = line;
+    let [fence, seq, taken] = [line.fence, line.seq, line.taken].map(signed);
+    let (size, until, state) = (signed(size), checkpoint.map(signed), i16::try_from(i32::from(state)).unwrap_or(0));
+    let pushes = u32::try_from(line.pushes.len()).unwrap_or(u32::MAX);
+    let [attempt, drained, pushes] = [line.attempt, line.drained, pushes].map(signed_int);
+    let [asked, saved, turn] = [&line.asked, &line.saved, &line.turn].map(bytes);
+    let row: [&dyn Parameter; 25] = [
+        &tid, &scope, time, &fence, &seq, &taken, &size, &attempt, &drained, &pushes, &state, open, cancel, folded,
+        owner, tenant, id, context, &asked, &saved, &turn, &whole, &until, &head, &artifacts,
+    ];
+    db.query(INSERT, &row).await.map_err(|failure| match failure.constraint() {
         Some("task_pkey" | "checkpoint_pkey") => ImportError::Rejected(line.exists()),
         _ => failure.into(),
     })?;
     let sql = "INSERT INTO @log(tid, last, first, at, events, turn) VALUES($1, $2, $3, $4, $5, $6)";
     for rows in rows.chunks(LOG_BATCH) {
-        let insert = |(last, first, at, events, turn)| async move {
-            db.query(sql, &[&tid, last, first, at, events, turn]).await
-        };
         // Pipelined.
-        try_join_all(rows.iter().map(|(last, first, at, events, turn)| insert((last, first, at, events, turn))))
-            .await?;
+        try_join_all(
+            rows.iter().map(async |(last, first, at, events, turn)| {
+                db.query(sql, &[&tid, last, first, at, events, turn]).await
+            }),
+        )
+        .await?;
     }
     for entry in &line.pushes {
         let PushConfig { config, version, extra } = entry.config()?;

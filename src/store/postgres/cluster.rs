@@ -12,12 +12,12 @@ use tokio::sync::watch;
 use super::{
     Error, Options, Postgres, TaskKey, Unavailable,
     commit::UNREAD,
-    connection::{Connection, Failure, Use},
+    connection::{Connection, Use},
     list,
     options::Settings,
     quota::Usage,
     shared::NEXT_FENCE,
-    tls::Tls,
+    tls,
     values::{signed, task_row, unsigned},
     wake::Wakes,
 };
@@ -48,7 +48,7 @@ impl Postgres {
     /// Those of [`open`](Self::open); the schema does not exist.
     pub(crate) async fn open_for_operator(url: &str, options: &Options) -> Result<Self, Error> {
         let settings = Settings::parse(url, options)?;
-        let connection = Connection::open(&settings, &Tls::new(&settings)?, Use::Long);
+        let connection = Connection::open(&settings, &tls::connector(&settings)?, Use::Long);
         connection.wait_until_open().await?;
         connection.query_row("SELECT version FROM @meta", &[]).await?;
         let (control, (id, replica)) = (Arc::new(connection.clone()), watch::channel(0));
@@ -72,7 +72,7 @@ impl Postgres {
     /// Returns the replicas, and what waits for one, as an object of JSON.
     pub(crate) async fn overview(&self) -> Result<Value, Unavailable> {
         let row = self.background.query_row(OVERVIEW, &[]).await?;
-        let text: Option<String> = row.map(|row| row.try_get("overview")).transpose().map_err(Failure::from)?;
+        let text: Option<String> = row.map(|row| row.try_get("overview")).transpose()?;
         serde_json::from_str(&text.unwrap_or_default()).map_err(|error| Unavailable(error.to_string()))
     }
 

@@ -19,8 +19,7 @@ use uuid::Uuid;
 
 use super::{
     Commit, Committed, Event, Position, Postgres, Refused, Unavailable,
-    connection::{Connection, Failure},
-    parameter::Parameter,
+    connection::{Connection, Failure, Parameter},
     values::{is_unstorable, position, scope_row, signed, signed_int, task_row},
 };
 use crate::store::{

@@ -3,20 +3,30 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
-    sync::{Arc, atomic::Ordering},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use futures_util::{StreamExt as _, stream::poll_fn};
 use parking_lot::Mutex;
 use tokio::{
-    sync::watch,
-    time::{Instant, timeout},
+    sync::{Notify, watch},
+    time::{Instant, timeout, timeout_at},
 };
-use tokio_postgres::{AsyncMessage, Client, Row, Statement, error::SqlState, types::Type};
+use tokio_postgres::{
+    AsyncMessage, Client, Row, Statement,
+    error::SqlState,
+    types::{ToSql, Type},
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-use super::{Unavailable, describe, options::Settings, parameter::Parameters, tls::Tls};
+use super::{Unavailable, describe, options::Settings};
 use crate::base::{
     faults::{Fault, Faults},
     metric,
@@ -25,12 +35,20 @@ use crate::base::{
 /// Maximum time that the opening of a store waits for a connection.
 const FIRST_CONNECTION_WAIT: Duration = Duration::from_secs(5);
 
-/// Maximum time that a statement waits for a connection.
+/// Time since the loss of a connection for which statements wait for the next one.
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
 
-/// Time after which a statement without a response is given up, and its connection with it: longer than the timeout that the
-/// server itself applies.
+/// Time after which a short statement without a response is given up, so that its caller gets an error soon.
+const SHORT_RESPONSE_WAIT: Duration = Duration::from_millis(1200);
+
+/// The same for other statements, and for the connection itself: longer than the timeout that the server applies.
 const RESPONSE_WAIT: Duration = Duration::from_secs(8);
+
+/// The same for statements in the transaction of an export or import, which may read whole tables.
+const PATIENT_RESPONSE_WAIT: Duration = Duration::from_secs(65);
+
+/// Time in which a server that works responds to an empty statement.
+const PULSE_WAIT: Duration = Duration::from_millis(500);
 
 /// Delay between two attempts to connect.
 const RECONNECT_DELAYS: [Duration; 4] =
@@ -54,7 +72,7 @@ pub(super) enum Failure {
     /// PostgreSQL reports an error, or the connection is lost.
     #[error("{}", describe(.0))]
     Sql(#[from] tokio_postgres::Error),
-    /// There is no connection, or no response.
+    /// There is no connection or no response, or the database can't be used.
     #[error("{0}")]
     NotConnected(Box<str>),
     /// Stored data can't be read.
@@ -62,7 +80,11 @@ pub(super) enum Failure {
     Damaged(Box<str>),
 }
 
-conversions! { Unavailable: failure: Failure => Self(failure.to_string()); }
+conversions! {
+    Unavailable:
+    failure: Failure => Self(failure.to_string());
+    error: tokio_postgres::Error => Failure::from(error).into();
+}
 
 impl Failure {
     /// Data that this program can't have written.
@@ -111,21 +133,85 @@ fn with_fault(sql: &str, faults: Faults) -> Cow<'_, str> {
     planted.fold(Cow::Borrowed(sql), |sql, (_, text, planted)| sql.replace(text, planted).into())
 }
 
+/// Value of a parameter with its type, for which the server need not be asked.
+pub(super) trait Parameter: ToSql + Sync {
+    /// Type of the parameter.
+    fn sql_type(&self) -> Type;
+    fn value(&self) -> &(dyn ToSql + Sync);
+}
+
+/// Parameters in the order of their numbers.
+pub(super) type Parameters<'a> = &'a [&'a dyn Parameter];
+
+macro_rules! parameters {
+    ($($($type:ty),+ => $sql_type:ident;)+) => { $($(
+        impl Parameter for $type {
+            fn sql_type(&self) -> Type {
+                Type::$sql_type
+            }
+
+            fn value(&self) -> &(dyn ToSql + Sync) {
+                self
+            }
+        }
+    )+)+ };
+}
+
+parameters! {
+    bool => BOOL;
+    i16 => INT2;
+    i32, Option<i32> => INT4;
+    i64, Option<i64> => INT8;
+    Uuid, Option<Uuid> => UUID;
+    &str, Option<&str>, String, Option<String> => TEXT;
+    &[u8], Vec<u8>, Option<Vec<u8>> => BYTEA;
+    Vec<bool> => BOOL_ARRAY;
+    Vec<i16> => INT2_ARRAY;
+    Vec<i32> => INT4_ARRAY;
+    Vec<i64>, Vec<Option<i64>> => INT8_ARRAY;
+    &[Uuid], Vec<Uuid>, Vec<Option<Uuid>> => UUID_ARRAY;
+    Vec<&str>, Vec<String>, Vec<Option<String>> => TEXT_ARRAY;
+    Vec<Option<Vec<u8>>> => BYTEA_ARRAY;
+}
+
 /// Session of a connection, with its prepared statements.
 struct Session {
     client: Client,
     statements: Mutex<HashMap<Box<str>, Statement>>,
-    /// A statement had no response, or the server can't be written to.
+    /// A statement had no response, and nothing had one since. Others fail at once.
+    is_silent: AtomicBool,
+    silenced: Notify,
+    /// The server can't be written to.
     lost: CancellationToken,
 }
 
-/// Session, or the reason why there is none.
-type State = Result<Arc<Session>, Box<str>>;
+impl Session {
+    /// Waits until the server has not responded for long.
+    async fn wait_for_silence(&self) {
+        loop {
+            self.silenced.notified().await;
+            // Pipelined: it has a response once the statements before it have theirs.
+            if timeout(RESPONSE_WAIT, self.client.batch_execute("")).await.is_err() {
+                return;
+            }
+            self.is_silent.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+fn unresponsive() -> Failure {
+    Failure::NotConnected("the server does not respond".into())
+}
+
+/// Session, or the reason why there is none, and since when.
+type State = Result<Arc<Session>, (Box<str>, Instant)>;
 
 /// Use of a connection.
 pub(super) enum Use {
     /// Statements that read or write few rows.
     Short,
+    /// Batches of commits.
+    Commits,
     /// Statements that may read whole tables.
     Long,
     Notifications(Listener),
@@ -150,15 +236,32 @@ pub(super) struct Connection {
     faults: Faults,
     /// The duration of its statements is that of the database.
     is_short: bool,
+    response_wait: Duration,
+    /// Another connection, with few bytes. While the server responds there, a statement may wait longer: for large rows.
+    pulse: Option<Arc<Self>>,
 }
 
 impl Connection {
     /// Starts to connect.
-    pub(super) fn open(settings: &Settings, tls: &Tls, use_of: Use) -> Self {
-        let (sender, state) = watch::channel(Err("not connected yet".into()));
-        let (schema, is_short) = (format!("{}.", settings.schema).into(), matches!(use_of, Use::Short));
+    pub(super) fn open(settings: &Settings, tls: &MakeRustlsConnect, use_of: Use) -> Self {
+        let (sender, state) = watch::channel(Err(("not connected yet".into(), Instant::now())));
+        let response_wait = if matches!(use_of, Use::Short) { SHORT_RESPONSE_WAIT } else { RESPONSE_WAIT };
+        let (schema, is_short) = (format!("{}.", settings.schema).into(), matches!(use_of, Use::Short | Use::Commits));
         tokio::spawn(keep_open(sender, settings.clone(), tls.clone(), use_of));
-        Self { state, schema, is_prepared: settings.is_prepared, is_short, faults: settings.faults }
+        let (is_prepared, faults) = (settings.is_prepared, settings.faults);
+        Self { state, schema, is_prepared, faults, is_short, response_wait, pulse: None }
+    }
+
+    /// Returns this connection, whose statements wait for long only while the server responds on another one.
+    pub(super) fn with_pulse(self, pulse: &Arc<Self>) -> Self {
+        Self { response_wait: SHORT_RESPONSE_WAIT, pulse: Some(Arc::clone(pulse)), ..self }
+    }
+
+    /// Returns whether the server responds.
+    async fn is_responsive(&self) -> bool {
+        let Ok(session) = self.state.borrow().clone() else { return false };
+        let response = timeout(PULSE_WAIT, session.client.batch_execute("")).await;
+        response.is_ok_and(|response| response.is_ok())
     }
 
     /// Runs a statement, in which `@` stands for the schema. Returns its rows.
@@ -176,15 +279,29 @@ impl Connection {
                 session.client.query_typed(&sql.replace('@', &self.schema), &values).await
             }
         };
+        if session.is_silent.load(Ordering::Relaxed) {
+            return Err(unresponsive());
+        }
         let sent = Instant::now();
-        let rows = timeout(RESPONSE_WAIT, run).await;
+        let mut run = pin!(run);
+        let mut rows = timeout(self.response_wait, &mut run).await;
+        if let (true, Some(pulse)) = (rows.is_err(), &self.pulse)
+            && pulse.is_responsive().await
+        {
+            rows = timeout(RESPONSE_WAIT, run).await;
+        }
         if self.is_short {
             metric::STATEMENT_DURATION.observe(None, &[], sent.elapsed());
         }
-        if rows.as_ref().map_or(true, |rows| rows.as_ref().is_err_and(ends_session)) {
+        let Ok(rows) = rows else {
+            session.is_silent.store(true, Ordering::Relaxed);
+            session.silenced.notify_one();
+            return Err(unresponsive());
+        };
+        if rows.as_ref().is_err_and(ends_session) {
             session.lost.cancel();
         }
-        Ok(rows.map_err(|_| Failure::NotConnected("the server does not respond".into()))??)
+        Ok(rows?)
     }
 
     /// Runs a statement that returns at most one row.
@@ -206,7 +323,7 @@ impl Connection {
     /// transaction have no effect outside of it.
     pub(super) async fn pinned(&self) -> Result<Self, Failure> {
         let (_, state) = watch::channel(Ok(self.session().await?));
-        Ok(Self { state, ..self.clone() })
+        Ok(Self { state, response_wait: PATIENT_RESPONSE_WAIT, ..self.clone() })
     }
 
     async fn session(&self) -> Result<Arc<Session>, Failure> {
@@ -215,13 +332,14 @@ impl Connection {
 
     async fn session_within(&self, time: Duration) -> Result<Arc<Session>, Failure> {
         let mut state = self.state.clone();
+        let since = state.borrow().as_ref().map_or_else(|(_, since)| *since, |_| Instant::now());
         // Also ends when the sender is dropped, at the end of the runtime.
         let is_open = |state: &State| {
             state.as_ref().is_ok_and(|session| !session.lost.is_cancelled() && !session.client.is_closed())
         };
-        _ = timeout(time, state.wait_for(is_open)).await;
+        _ = timeout_at(since + time, state.wait_for(is_open)).await;
         let session = state.borrow().clone();
-        session.map_err(Failure::NotConnected)
+        session.map_err(|(reason, _)| Failure::NotConnected(reason))
     }
 
     async fn prepare(&self, session: &Session, sql: &str, types: &[Type]) -> Result<Statement, tokio_postgres::Error> {
@@ -239,20 +357,20 @@ impl Connection {
 }
 
 /// Connects, and connects again after each failure, until the receivers are dropped.
-async fn keep_open(state: watch::Sender<State>, settings: Settings, tls: Tls, mut use_of: Use) {
-    let mut failures = 0;
+async fn keep_open(state: watch::Sender<State>, settings: Settings, tls: MakeRustlsConnect, mut use_of: Use) {
+    let (mut failures, mut since) = (0, Instant::now());
     while !state.is_closed() {
         let ended = run_session(&state, &settings, &tls, &mut use_of).await;
         let reason = match &ended {
             Ended::Failed(reason) | Ended::Lost(reason) => reason.clone(),
             Ended::OtherChannel => "the channel has changed".to_owned(),
         };
-        failures = if matches!(ended, Ended::Failed(_)) { failures + 1 } else { 0 };
+        (failures, since) = if matches!(ended, Ended::Failed(_)) { (failures + 1, since) } else { (0, Instant::now()) };
         let is_failure = !state.is_closed() && !matches!(ended, Ended::OtherChannel);
         if is_failure && !settings.is_outage_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(error.cause = reason, "no connection to PostgreSQL");
         }
-        drop(state.send_replace(Err(reason.into())));
+        drop(state.send_replace(Err((reason.into(), since))));
         let delay = RECONNECT_DELAYS[failures.min(RECONNECT_DELAYS.len() - 1)];
         // Ends early when the receivers are dropped.
         _ = timeout(delay, state.closed()).await;
@@ -269,7 +387,12 @@ enum Ended {
     OtherChannel,
 }
 
-async fn run_session(state: &watch::Sender<State>, settings: &Settings, tls: &Tls, use_of: &mut Use) -> Ended {
+async fn run_session(
+    state: &watch::Sender<State>,
+    settings: &Settings,
+    tls: &MakeRustlsConnect,
+    use_of: &mut Use,
+) -> Ended {
     let (client, mut connection) = match timeout(RESPONSE_WAIT, settings.config.connect(tls.clone())).await {
         Ok(Ok(connected)) => connected,
         Ok(Err(error)) => return Ended::Failed(describe(&error)),
@@ -279,8 +402,8 @@ async fn run_session(state: &watch::Sender<State>, settings: &Settings, tls: &Tl
     let mut script = if settings.is_prepared { SESSION.to_owned() } else { String::new() };
     let mut receive = None;
     match use_of {
-        Use::Short if settings.is_prepared => script = format!("{script}; {SHORT}"),
-        Use::Short | Use::Long => {}
+        Use::Short | Use::Commits if settings.is_prepared => script = format!("{script}; {SHORT}"),
+        Use::Short | Use::Commits | Use::Long => {}
         Use::Notifications(listener) => {
             let replica = *listener.replica.borrow();
             script = format!("{script}; LISTEN \"{}{replica}\"", listener.prefix);
@@ -304,7 +427,8 @@ async fn run_session(state: &watch::Sender<State>, settings: &Settings, tls: &Tl
     } else if begun.is_err() {
         Ended::Failed("the server does not respond".to_owned())
     } else {
-        let session = Arc::new(Session { client, statements: Mutex::default(), lost: CancellationToken::new() });
+        let (statements, is_silent, silenced) = (Mutex::default(), AtomicBool::new(false), Notify::new());
+        let session = Arc::new(Session { client, statements, is_silent, silenced, lost: CancellationToken::new() });
         drop(state.send_replace(Ok(Arc::clone(&session))));
         if settings.is_outage_logged.swap(false, Ordering::Relaxed) {
             tracing::info!("connected to PostgreSQL again");
@@ -312,12 +436,13 @@ async fn run_session(state: &watch::Sender<State>, settings: &Settings, tls: &Tl
         let other_channel = async {
             match use_of {
                 Use::Notifications(listener) => _ = listener.replica.changed().await,
-                Use::Short | Use::Long => std::future::pending().await,
+                Use::Short | Use::Commits | Use::Long => std::future::pending().await,
             }
         };
         tokio::select! {
             reason = &mut driver => Ended::Lost(reason.unwrap_or_else(|error| error.to_string())),
-            () = session.lost.cancelled() => Ended::Lost("the server does not respond".to_owned()),
+            () = session.lost.cancelled() => Ended::Lost("the server can't be written to".to_owned()),
+            () = session.wait_for_silence() => Ended::Lost(unresponsive().to_string()),
             () = other_channel => Ended::OtherChannel,
             () = state.closed() => Ended::Lost("the store was closed".to_owned()),
         }

@@ -12,8 +12,7 @@ use uuid::Uuid;
 
 use super::{
     Full, Millis, Postgres, PushConfig, Scope, TaskKey, Unavailable,
-    connection::{Connection, Failure},
-    parameter::Parameter,
+    connection::{Connection, Failure, Parameter},
     values::{is_unstorable, key, signed, signed_int, task_row, unsigned, unsigned_int},
 };
 use crate::{
@@ -165,7 +164,7 @@ impl Postgres {
         seq: i64,
         state: &DeliveryState,
     ) -> Result<Option<Row>, Failure> {
-        let DeliveryState { cursor, end, due, attempts, pending_since, runner, claim, dead, last } = state;
+        let DeliveryState { cursor, end, due, attempts, pending_since: pending, runner, claim, dead, last } = state;
         let (died, reason) = dead.as_ref().map(|dead| (dead.time, storable(&dead.reason))).unzip();
         let (tried, status) = last.as_ref().map(|last| (last.time, last.status.map(i32::from))).unzip();
         let error = last.as_ref().and_then(|last| last.error.as_deref().map(storable));
@@ -177,25 +176,8 @@ impl Postgres {
                 reason = $12, tried = $13, status = $14, error = $15, version = $16, config = $17, extra = $18
             FROM t WHERE p.tid = t.tid AND p.id = $2 AND p.xmin::text = $3 AND t.seq = $19 RETURNING p.id";
         let parameters: [&dyn Parameter; 19] = [
-            &tid,
-            &id,
-            &revision,
-            &cursor,
-            &end,
-            due,
-            &attempts,
-            pending_since,
-            &runner,
-            &claim,
-            &died,
-            &reason,
-            &tried,
-            &status,
-            &error,
-            &version,
-            &encoded,
-            &extra,
-            &seq,
+            &tid, &id, &revision, &cursor, &end, due, &attempts, pending, &runner, &claim, &died, &reason, &tried,
+            &status, &error, &version, &encoded, &extra, &seq,
         ];
         self.control.query_row(sql, &parameters).await
     }
@@ -206,15 +188,13 @@ impl Postgres {
         let sql = "SELECT count(*) AS configs FROM @push WHERE tid = $1";
         let count =
             self.control.query_row(sql, &[&task_row(key)]).await?.map(|row| unsigned(&row, "configs")).transpose()?;
-        if usize::try_from(count.unwrap_or(0)).is_ok_and(|count| count >= max) {
-            return Ok(Some(if self.exists(key).await? { PutResult::Full } else { PutResult::TaskNotFound }));
-        }
-        if let Err(full) = self.check_push_configs(&key.scope().owner).await? {
-            return Ok(Some(if self.exists(key).await? {
-                PutResult::OwnerFull(full)
-            } else {
-                PutResult::TaskNotFound
-            }));
+        let refused = if usize::try_from(count.unwrap_or(0)).is_ok_and(|count| count >= max) {
+            Some(PutResult::Full)
+        } else {
+            self.check_push_configs(&key.scope().owner).await?.err().map(PutResult::OwnerFull)
+        };
+        if let Some(refused) = refused {
+            return Ok(Some(if self.exists(key).await? { refused } else { PutResult::TaskNotFound }));
         }
         let sql = "WITH t AS (
                 UPDATE @task SET pushes = pushes + 1 WHERE tid = $1 AND state >= 0 RETURNING tid, scope, owner, seq
@@ -330,12 +310,12 @@ impl PushQueue for Postgres {
         self.control.query(mark, &[&after, &now, &signed(limit)]).await?;
         let rows = self.control.query(&sql, &[&after, &signed(limit)]).await?;
         for row in &rows {
-            if row.try_get::<_, Option<bool>>("is_open").map_err(Failure::from)? == Some(true) {
+            if row.try_get::<_, Option<bool>>("is_open")? == Some(true) {
                 page.keys.push(key(row)?);
             }
         }
         let last = rows.last().filter(|_| rows.len() == limit).map(|row| row.try_get::<_, Uuid>("tid"));
-        page.next = last.transpose().map_err(Failure::from)?.map(|tid| {
+        page.next = last.transpose()?.map(|tid| {
             let (high, low) = tid.as_u64_pair();
             DeliveryToken(high, low)
         });
@@ -366,11 +346,11 @@ impl PushQueue for Postgres {
         let mut claims = Vec::new();
         for row in &rows {
             let Delivery { key, config, state, .. } = delivery(row)?;
-            let turn_contexts: Option<Vec<u8>> = row.try_get("asked").map_err(Failure::from)?;
+            let turn_contexts: Option<Vec<u8>> = row.try_get("asked")?;
             let (end, pending_since) = (state.end.unwrap_or(state.cursor), state.pending_since.unwrap_or(lease.now));
             let DeliveryState { cursor, attempts, claim, .. } = state;
             let turn_contexts = turn_contexts.map(Into::into);
-            let since: Millis = row.try_get("since").map_err(Failure::from)?;
+            let since: Millis = row.try_get("since")?;
             let claimed = DeliveryClaim { key, config, cursor, end, attempts, pending_since, turn_contexts, claim };
             claims.push(((since, unsigned(row, "number")?), claimed));
         }
@@ -408,8 +388,7 @@ impl PushQueue for Postgres {
             "SELECT DISTINCT t.tid FROM @task t JOIN @push p ON p.tid = t.tid WHERE t.tid = ANY($1) AND {MAY_GET_EVENTS}"
         );
         let rows = self.reader().query(&sql, &[&tids]).await?;
-        let open =
-            rows.iter().map(|row| row.try_get("tid")).collect::<Result<Vec<Uuid>, _>>().map_err(Failure::from)?;
+        let open = rows.iter().map(|row| row.try_get("tid")).collect::<Result<Vec<Uuid>, _>>()?;
         Ok(keys.iter().zip(tids).filter(|(_, tid)| open.contains(tid)).map(|(key, _)| key.clone()).collect())
     }
 

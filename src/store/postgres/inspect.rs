@@ -6,10 +6,8 @@ use uuid::Uuid;
 
 use super::{
     Event, Inspect, Postgres, Seq, TaskState, Unavailable,
-    connection::{Connection, Failure},
-    delivery,
-    parameter::Parameter,
-    read,
+    connection::{Connection, Failure, Parameter},
+    delivery, read,
     values::{is_unstorable, row_range, signed, unsigned, unsigned_int},
 };
 use crate::store::{

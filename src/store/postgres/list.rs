@@ -9,8 +9,7 @@ use uuid::Uuid;
 
 use super::{
     ListPage, ListQuery, Millis, Postgres, Task,
-    connection::Failure,
-    parameter::Parameter,
+    connection::{Failure, Parameter},
     read,
     values::{is_unstorable, scope_row, signed, unsigned},
 };
@@ -95,21 +94,20 @@ impl Postgres {
         let common: [&dyn Parameter; 4] = [&scope, &context, &states, &since];
         let rest: [&dyn Parameter; 3] = [&time, &after, &limit];
         let page: Vec<_> = common.into_iter().chain(rest).collect();
-        let connection = self.reader();
         let filters = (scope, query.context.clone(), states.clone(), since);
         let count = async {
             if let Some(total) = self.totals.get(&filters) {
                 return Ok(total);
             }
             let start = Instant::now();
-            let row = connection.query_row(&COUNTS[n], &common).await?;
+            let row = self.background.query_row(&COUNTS[n], &common).await?;
             let total = row.map(|row| unsigned(&row, "total")).transpose()?.unwrap_or(0);
             if start.elapsed() > SLOW_COUNT && total >= MANY {
                 self.totals.keep(filters.clone(), total);
             }
             Ok(total)
         };
-        let (rows, total) = tokio::try_join!(connection.query(&PAGES[n], &page), count)?;
+        let (rows, total) = tokio::try_join!(self.reader().query(&PAGES[n], &page), count)?;
         let mut tokens = Vec::with_capacity(rows.len());
         for row in rows {
             let token = PageToken { time: row.try_get("time")?, id: row.try_get::<_, &str>("id")?.into() };

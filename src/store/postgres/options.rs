@@ -1,7 +1,7 @@
 //! Connection settings: URL, TLS mode, and the password from a file or the environment.
 
 use std::{
-    env, fmt, fs,
+    env, fmt,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -11,8 +11,16 @@ use percent_encoding::percent_decode_str;
 use tokio_postgres::config::{Config, Host, SslMode, TargetSessionAttrs};
 
 use super::Error;
-use crate::base::faults::Faults;
-use crate::store::{quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER, shared::DEFAULT_LEASE};
+use crate::{
+    base::{
+        faults::Faults,
+        secret_file::{is_shared, read_file},
+    },
+    store::{quota::DEFAULT_MAX_PUSH_CONFIGS_PER_OWNER, shared::DEFAULT_LEASE},
+};
+
+/// Maximum size of a password file in bytes.
+const MAX_PASSWORD_FILE: u64 = 1 << 20;
 
 /// Timeout for connecting to one host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -177,22 +185,12 @@ fn find_password(config: &Config, file: Option<&Path>) -> Option<String> {
     }
     let file = file.map(Path::to_owned).or_else(|| env::var_os("PGPASSFILE").map(PathBuf::from));
     let file = file.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".pgpass")))?;
-    if is_open_to_others(&file) {
+    let (content, metadata) = read_file(&file, MAX_PASSWORD_FILE).ok()?;
+    if is_shared(&metadata) {
         tracing::warn!(path = %file.display(), "password file ignored, because other users can read it; run `chmod 600` on it");
         return None;
     }
-    password_in(&fs::read_to_string(file).ok()?, config)
-}
-
-#[cfg(unix)]
-fn is_open_to_others(file: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    fs::metadata(file).is_ok_and(|metadata| metadata.mode() & 0o077 != 0)
-}
-
-#[cfg(not(unix))]
-fn is_open_to_others(_: &Path) -> bool {
-    false
+    password_in(&String::from_utf8(content).ok()?, config)
 }
 
 /// Finds the password of the first host in lines of `host:port:database:user:password`, where `*` stands for any value.

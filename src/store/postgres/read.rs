@@ -8,8 +8,7 @@ use uuid::Uuid;
 
 use super::{
     Event, LogSummary, Postgres, Scope, SendOutcome, Seq, StoredTask, Task, TaskKey, TaskState,
-    connection::{Connection, Failure},
-    parameter::Parameter,
+    connection::{Connection, Failure, Parameter},
     values::{is_unstorable, position, scope_row, signed, task_row, unsigned, unsigned_int},
 };
 use crate::{

@@ -50,6 +50,20 @@ pub(super) async fn prepare(connection: &Connection, schema: &str, migrates: boo
     Ok(())
 }
 
+/// Checks that the tables can be written, and used by this version.
+pub(super) async fn check(connection: &Connection) -> Result<(), Failure> {
+    let sql = "SELECT min_version, current_setting('transaction_read_only') = 'on' AS is_read_only FROM @meta";
+    let row = connection.query_row(sql, &[]).await?.ok_or_else(|| Failure::damaged("there is no schema version"))?;
+    let problem = if row.try_get("is_read_only")? {
+        "the database can't be written"
+    } else if row.try_get::<_, i32>("min_version")? > NEWEST {
+        "a newer program has changed the tables"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::NotConnected(problem.into()))
+}
+
 /// Returns the version of the schema, if it exists.
 async fn version(connection: &Connection, schema: &str) -> Result<Option<i32>, Error> {
     let sql = "SELECT to_regclass($1) IS NOT NULL AS is_found";

@@ -12,8 +12,7 @@ use uuid::Uuid;
 use super::{
     Damaged, Event, Fence, Position, Postgres, TaskKey, Unavailable,
     commit::UNREAD,
-    connection::{Connection, Failure},
-    parameter::Parameter,
+    connection::{Connection, Failure, Parameter},
     read::{self, COLUMNS, LOG_SUMMARY, WITH_LOG, tail},
     values::{is_unstorable, key, position, scope_row, signed, task_row, unsigned},
 };
@@ -71,7 +70,7 @@ impl Postgres {
                 SELECT {COLUMNS}, {LOG_SUMMARY} FROM t {}",
                 *TAKE, *WITH_LOG
             );
-            for row in self.control.query(&sql, &[&me, &signed(max)]).await? {
+            for row in self.reader().query(&sql, &[&me, &signed(max)]).await? {
                 claims.push((key(&row)?, read::stored_task(&row).map_err(|failure| Damaged(failure.to_string()))));
             }
         }
@@ -101,13 +100,9 @@ impl Postgres {
         } else if row.try_get("is_idle")? {
             Some(Posted::NoRunner)
         } else {
-            (unsigned(&row, "mails")? >= signed_mails()).then_some(Posted::Full)
+            (row.try_get::<_, i64>("mails")? >= signed::<usize>(MAX_MAIL)).then_some(Posted::Full)
         })
     }
-}
-
-fn signed_mails() -> u64 {
-    u64::try_from(MAX_MAIL).unwrap_or(u64::MAX)
 }
 
 fn replica_id(id: i64) -> ReplicaId {
@@ -206,22 +201,22 @@ impl SharedStore for Postgres {
             *TAKE, *WITH_LOG
         );
         for _ in 0..MAX_RACES {
-            if let Some(row) = self.control.query_row(&sql, &[&me, &tid]).await? {
+            if let Some(row) = self.reader().query_row(&sql, &[&me, &tid]).await? {
                 return Ok(Acquired::Owned(Box::new(read::stored_task(&row)?)));
             }
             let sql = "SELECT t.state IN (3, 4, 5, 7) AS ended, t.runner, me.id IS NOT NULL AS is_alive
                 FROM (VALUES (1)) one LEFT JOIN @task t ON t.tid = $2 AND t.state >= 0
                 LEFT JOIN @replica me ON me.id = $1 AND NOT me.dead";
             let Some(row) = self.control.query_row(sql, &[&me, &tid]).await? else { break };
-            if !row.try_get::<_, bool>("is_alive").map_err(Failure::from)? {
+            if !row.try_get::<_, bool>("is_alive")? {
                 return Err(self.declared_dead());
             }
-            match row.try_get("ended").map_err(Failure::from)? {
+            match row.try_get("ended")? {
                 None => return Ok(Acquired::NotFound),
                 Some(true) => return Ok(Acquired::Ended),
                 Some(false) => {}
             }
-            let runner: Option<i64> = row.try_get("runner").map_err(Failure::from)?;
+            let runner: Option<i64> = row.try_get("runner")?;
             if let Some(runner) = runner.filter(|runner| *runner != me) {
                 return Ok(Acquired::Elsewhere(replica_id(runner)));
             }
@@ -263,19 +258,13 @@ impl SharedStore for Postgres {
             INSERT INTO @inbox(tid, n, kind, key, hash, body) SELECT tid, mail, $4, $3, $5::bytea, $6::bytea FROM t
             RETURNING n, (SELECT runner FROM t) AS runner";
         let kind: i16 = if mail.kind == MailKind::Cancel { 2 } else { 1 };
-        let parameters: [&dyn Parameter; 7] = [
-            &task_row(key),
-            &scope_row(key.scope()),
-            &&*mail.key,
-            &kind,
-            &&mail.hash[..],
-            &&*mail.body,
-            &signed::<usize>(MAX_MAIL),
-        ];
+        let (tid, scope, max) = (task_row(key), scope_row(key.scope()), signed::<usize>(MAX_MAIL));
+        let (name, hash, body) = (&*mail.key, &mail.hash[..], &*mail.body);
+        let parameters: [&dyn Parameter; 7] = [&tid, &scope, &name, &kind, &hash, &body, &max];
         for _ in 0..MAX_RACES {
             match self.control.query_row(sql, &parameters).await {
                 Ok(Some(row)) => {
-                    let runner = replica_id(row.try_get("runner").map_err(Failure::from)?);
+                    let runner = replica_id(row.try_get("runner")?);
                     return Ok(Posted::To { runner, number: unsigned(&row, "n")? });
                 }
                 Ok(None) => {}
@@ -295,7 +284,7 @@ impl SharedStore for Postgres {
                 SELECT *, sum(octet_length(body)) OVER (ORDER BY n) - octet_length(body) AS before
                 FROM @inbox WHERE tid = $1 AND n > $2 AND error IS NULL
             ) mails WHERE before < $3 ORDER BY n";
-        let rows = self.control.query(sql, &[&task_row(key), &signed(after), &signed(READ_BYTES)]).await?;
+        let rows = self.reader().query(sql, &[&task_row(key), &signed(after), &signed(READ_BYTES)]).await?;
         Ok(rows.iter().map(mail).collect::<Result<_, _>>()?)
     }
 
@@ -314,7 +303,7 @@ impl SharedStore for Postgres {
     async fn rejection(&self, key: &TaskKey, number: u64) -> Result<Option<Error>, Unavailable> {
         let sql = "SELECT error FROM @inbox WHERE tid = $1 AND n = $2 AND error IS NOT NULL";
         let row = self.control.query_row(sql, &[&task_row(key), &signed(number)]).await?;
-        let bytes: Option<Vec<u8>> = row.map(|row| row.try_get("error")).transpose().map_err(Failure::from)?;
+        let bytes: Option<Vec<u8>> = row.map(|row| row.try_get("error")).transpose()?;
         Ok(bytes.and_then(decode_error))
     }
 
@@ -341,10 +330,10 @@ impl SharedStore for Postgres {
             for row in self.reader().query(&sql, &[&tids, &fences, &seqs]).await? {
                 let n = usize::try_from(unsigned(&row, "n")?).unwrap_or(usize::MAX);
                 let Some((key, from)) = n.checked_sub(1).and_then(|n| at.get(n)) else { continue };
-                let advance = if row.try_get("is_task").map_err(Failure::from)? {
+                let advance = if row.try_get("is_task")? {
                     let events = read::logged_events(&row, key.id(), from.seq)?;
                     bytes += events.iter().map(Event::approximate_size).sum::<usize>();
-                    let runner: Option<i64> = row.try_get("runner").map_err(Failure::from)?;
+                    let runner: Option<i64> = row.try_get("runner")?;
                     let (position, row) = (position(&row)?, read::head(&row)?);
                     Some(Advance { position, row, runner: runner.map(replica_id), events })
                 } else {

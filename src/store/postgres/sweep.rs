@@ -5,8 +5,7 @@ use uuid::Uuid;
 
 use super::{
     InUse, Millis, Postgres, Retention, SweepResult, TaskKey,
-    connection::{Connection, Failure},
-    parameter::{Parameter, Parameters},
+    connection::{Connection, Failure, Parameter, Parameters},
     read,
     values::{key, signed},
 };
@@ -38,17 +37,6 @@ enum Step {
     Pushes,
 }
 
-impl Step {
-    /// Further condition of the candidates.
-    fn condition(self) -> &'static str {
-        match self {
-            Self::Tasks => "true",
-            Self::Logs => "NOT t.folded",
-            Self::Pushes => NO_NEW_DEAD_LETTER,
-        }
-    }
-}
-
 /// Bounds of the data that can be deleted.
 #[derive(Clone, Copy)]
 struct Expiry {
@@ -67,13 +55,13 @@ impl Postgres {
     ) -> Result<SweepResult, Failure> {
         let kept_since = Retention::cutoff(policy.undelivered, now).unwrap_or(Millis::MIN);
         let mut result = SweepResult::default();
-        for (step, retention, count) in [
-            (Step::Tasks, policy.finished, &mut result.tasks),
-            (Step::Logs, policy.logs, &mut result.logs),
-            (Step::Pushes, policy.push, &mut result.push_configs),
+        for (step, condition, retention, count) in [
+            (Step::Tasks, "true", policy.finished, &mut result.tasks),
+            (Step::Logs, "NOT t.folded", policy.logs, &mut result.logs),
+            (Step::Pushes, NO_NEW_DEAD_LETTER, policy.push, &mut result.push_configs),
         ] {
             if let Some(before) = Retention::cutoff(retention, now) {
-                *count = self.sweep_tasks(step, Expiry { before, kept_since }, in_use).await?;
+                *count = self.sweep_tasks((step, condition), Expiry { before, kept_since }, in_use).await?;
             }
         }
         if let Some(before) = Retention::cutoff(policy.idempotency_keys, now) {
@@ -87,28 +75,26 @@ impl Postgres {
                 }
             }
         }
-        for sql in [
-            format!(
-                r#"DELETE FROM @task WHERE state = -1
-                AND "time" < (extract(epoch FROM clock_timestamp() - {KEPT_FOR}) * 1000)::int8"#
-            ),
-            format!("DELETE FROM @inbox WHERE error IS NOT NULL AND at < clock_timestamp() - {KEPT_FOR}"),
-            format!(
-                "DELETE FROM @replica r WHERE dead AND seen < clock_timestamp() - {KEPT_FOR}
-                AND NOT EXISTS (SELECT 1 FROM @task t WHERE t.runner = r.id)"
-            ),
-        ] {
-            self.background.query(&sql, &[]).await?;
-        }
+        let sql = format!(
+            r#"WITH i AS (DELETE FROM @inbox WHERE error IS NOT NULL AND at < clock_timestamp() - {KEPT_FOR}),
+            r AS (DELETE FROM @replica r WHERE dead AND seen < clock_timestamp() - {KEPT_FOR}
+                AND NOT EXISTS (SELECT 1 FROM @task t WHERE t.runner = r.id))
+            DELETE FROM @task WHERE state = -1 AND "time" < (extract(epoch FROM clock_timestamp() - {KEPT_FOR}) * 1000)::int8"#
+        );
+        self.background.query(&sql, &[]).await?;
         Ok(result)
     }
 
-    /// Applies a step to all candidates that are not in use, in batches. Returns the sum of its counts.
-    async fn sweep_tasks(&self, step: Step, expiry: Expiry, in_use: InUse<'_>) -> Result<u64, Failure> {
+    /// Applies a step to all candidates with a further condition that are not in use, in batches. Returns the sum of its counts.
+    async fn sweep_tasks(
+        &self,
+        (step, condition): (Step, &str),
+        expiry: Expiry,
+        in_use: InUse<'_>,
+    ) -> Result<u64, Failure> {
         let sql = format!(
             r#"SELECT t.tid, t.owner, t.tenant, t.id, t."time" FROM @task t
-            WHERE {EXPIRED} AND {} AND (t."time", t.tid) > ($3, $4) ORDER BY t."time", t.tid LIMIT $5"#,
-            step.condition()
+            WHERE {EXPIRED} AND {condition} AND (t."time", t.tid) > ($3, $4) ORDER BY t."time", t.tid LIMIT $5"#
         );
         let (mut count, mut after) = (0, (Millis::MIN, Uuid::nil()));
         loop {

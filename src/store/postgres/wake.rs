@@ -13,12 +13,12 @@ use tokio::{
     sync::{mpsc, watch},
     time::timeout,
 };
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{
     Scope, TaskKey,
     connection::{Connection, Listener, Use},
     options::Settings,
-    tls::Tls,
     values::signed,
 };
 use crate::{
@@ -44,7 +44,7 @@ pub(super) struct Wakes {
     incoming: Incoming,
     /// Connection that receives the notifications. Opened when the first receiver is.
     listener: OnceLock<Connection>,
-    listen: Option<(Settings, Tls)>,
+    listen: Option<(Settings, MakeRustlsConnect)>,
     /// Beginning of the names of channels, which end with the number of a replica.
     prefix: String,
     replica: watch::Receiver<u64>,
@@ -55,7 +55,7 @@ impl Wakes {
     pub(super) fn new(
         schema: &str,
         notifies: bool,
-        listen: Option<(Settings, Tls)>,
+        listen: Option<(Settings, MakeRustlsConnect)>,
         sender: Arc<Connection>,
         replica: watch::Receiver<u64>,
     ) -> Self {

@@ -94,8 +94,9 @@ impl Timeline {
         let server: usize = row[0].trim_start_matches("server-").parse().unwrap();
         let [seen, at]: [f64; 2] = [&row[1], &row[2]].map(|time| time.parse().unwrap());
         let all = self.all.lock();
-        let later = all.iter().filter(|it| it.server == Some(server) && seconds(it.begin) > seen - 0.5);
-        later.map(|it| at - seconds(it.begin)).max_by(f64::total_cmp).filter(|since| *since > 0.0)
+        let later =
+            all.iter().filter(|disturbed| disturbed.server == Some(server) && seconds(disturbed.begin) > seen - 0.5);
+        later.map(|disturbed| at - seconds(disturbed.begin)).max_by(f64::total_cmp).filter(|since| *since > 0.0)
     }
 
     /// Returns whether a server was disturbed at a time, or shortly before.

@@ -80,7 +80,7 @@ impl Database {
     }
 
     /// Runs statements on a connection of their own.
-    async fn run(&self, sql: &str) -> Vec<Vec<String>> {
+    pub(crate) async fn run(&self, sql: &str) -> Vec<Vec<String>> {
         self.run_on(&self.connect().await, sql).await
     }
 
@@ -174,7 +174,8 @@ async fn planted_bugs_are_found() {
     database.remove().await;
 }
 
-/// Certificates are verified against the root and the host, and an error has no password. A host that is away is skipped.
+/// Certificates are verified against the root and the host, and bound to the proof of the password. An error has no password. A host
+/// that is away is skipped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_and_passwords_are_verified() {
     let (Some(database), Ok(root)) = (Database::find(), env::var("A2A_TEST_POSTGRES_ROOT")) else { return };
@@ -186,7 +187,9 @@ async fn certificates_and_passwords_are_verified() {
     std::fs::write(&wrong, other.cert.pem()).unwrap();
     let open = async |host: &str, root: &str, password: &str, mode: &str| {
         let schema = format!("{}_tls", database.prefix);
-        let url = format!("postgres://secret@{host}/a2a?schema={schema}&sslmode={mode}&sslrootcert={root}");
+        let url = format!(
+            "postgres://secret@{host}/a2a?schema={schema}&sslmode={mode}&sslrootcert={root}&channel_binding=require"
+        );
         Postgres::open(&url, &Options::default().password(Some(password.to_owned()))).await
     };
     let named = format!("localhost:{port}");
@@ -284,12 +287,12 @@ async fn time_of_a_batch_is_linear() {
                 - (SELECT count(*) FROM pg_stat_user_indexes WHERE schemaname LIKE '{0}%' AND relname = 'task')",
         database.prefix
     );
-    // The server counts when its sessions end.
+    // The server counts when its sessions end: those of commits, and the one that has created the indexes.
     drop((store, other));
     let scans = async {
         loop {
             let scans = database.run(&scans).await.swap_remove(0);
-            if scans[0] != "0" {
+            if scans[0] != "0" && !scans[2].starts_with('-') {
                 return scans;
             }
         }
