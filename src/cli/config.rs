@@ -11,6 +11,7 @@ mod address;
 mod load;
 mod mcp;
 mod secret;
+mod store_path;
 mod upstream_header;
 mod value;
 mod webhook_credentials;
@@ -24,9 +25,10 @@ pub(crate) use self::{
         load,
     },
     secret::{MIN_TOKEN, Sourced},
+    store_path::{DatabaseUrl, StorePath},
     value::{
-        AuthRequire, Certificate, ClusterWake, CommandFormat, CommandLine, DatabaseUrl, HealthReady, OfferedExtension,
-        SpanContent, StorePath, Value,
+        AuthRequire, Certificate, ClusterWake, CommandFormat, CommandLine, HealthReady, OfferedExtension, SpanContent,
+        Value,
     },
 };
 use self::{

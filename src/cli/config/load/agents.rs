@@ -6,10 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{Error, File, LoadedConfig, Loader, Origin};
 use crate::{
-    cli::config::{
-        Config, KEYS, Scope,
-        value::{StorePath, Value as _},
-    },
+    cli::config::{Config, KEYS, Scope, store_path::StorePath, value::Value as _},
     server::is_agent_name,
 };
 
