@@ -352,7 +352,9 @@ impl Execution {
         if let Some((task, at)) = live.committed()
             && task.state().is_terminal()
         {
-            replica.queue_release(key.clone(), at.fence);
+            // A claim has raised the fence of a task that this replica had followed.
+            let change = shared.follow(&[(key.clone(), at)]).await?.into_iter().find_map(|(_, change)| change);
+            replica.queue_release(key.clone(), change.map_or(at.fence, |change| change.position.fence));
         }
         Ok(())
     }
