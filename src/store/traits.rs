@@ -248,8 +248,8 @@ pub trait SharedStore: Send + Sync {
     async fn renew(&self, load: Load) -> Result<Renewal, Unavailable>;
 
     /// Declares the replicas dead that have not renewed their leases for `older`. Returns them. Their commits are refused from
-    /// now on, and their tasks can be claimed. The caller must itself have renewed without failure for as long, or an outage of
-    /// the store would make all replicas look dead.
+    /// now on, and their tasks can be claimed. An outage of the store would make all replicas look dead, so `older` includes the
+    /// time for which the caller could not renew either.
     async fn bury(&self, older: Duration) -> Result<Vec<ReplicaId>, Unavailable>;
 
     /// Makes this replica the runner of a task, and loads it: raises and commits its `fence`, and its `attempt` if an open turn

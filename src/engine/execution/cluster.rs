@@ -1,8 +1,8 @@
 //! Work of a replica of a shared store: it renews its lease, declares others dead, claims their tasks, and follows the tasks that
 //! others run. A task is acquired before it is changed.
 //!
-//! A replica that can't reach the store rejects new work once its lease has expired. It keeps its streams open, and declares no
-//! other replica dead before it has renewed its own lease for as long without a failure.
+//! A replica that can't reach the store rejects new work once its lease has expired. It keeps its streams open, and afterwards
+//! waits for the renewals of others for as long as it could not renew its own lease.
 
 use std::{
     collections::BTreeMap,
@@ -87,6 +87,9 @@ impl Execution {
             };
             if is_durable {
                 return Ok(live);
+            }
+            if journal.is_store_unavailable() {
+                return Err(unavailable("the task is being committed; retry later"));
             }
         }
         self.0.check_ownership(shared, live).await
@@ -302,8 +305,7 @@ type Parts = (Weak<Shared>, Arc<Journal>);
 /// Renews the lease of this replica.
 async fn renew_lease((parts, journal): Parts) {
     let Some((shared, replica)) = journal.shared() else { return };
-    // Three renewals fit into the lease, and time for the last one to arrive.
-    let (mut is_joined, interval) = (false, shared.lease() * 3 / 10);
+    let (mut is_joined, interval) = (false, replica.renewal_interval());
     while let Some(parts) = parts.upgrade() {
         let sent = Instant::now();
         let load = parts.load(journal.phase());

@@ -1,7 +1,7 @@
 //! Retry of commits that the store did not acknowledge, with exponential backoff.
 //!
 //! The outcome of such a commit is unknown. Each task is retried on its own, so that one change can't block others.
-//! After [`COMMIT_TIMEOUT`](super::COMMIT_TIMEOUT), or at once if the store has a fault, a change is abandoned if that is safe (see
+//! After [`Journal::commit_timeout`], or at once if the store has a fault, a change is abandoned if that is safe (see
 //! [`abandon`]). Otherwise waiting callers get an error that the outcome is unknown, and the retries continue.
 
 use std::{mem, slice, sync::Arc, time::Duration};
@@ -45,8 +45,10 @@ impl CommitRetry {
 
     /// Adds changes that were not acknowledged in an outage since this time.
     pub(super) fn push(&mut self, batch: Vec<LiveRef>, changes: &[Commit], since: Instant) {
+        let next = Instant::now() + BACKOFF.without_jitter(self.retries);
+        let planned = self.next_attempt.filter(|_| !self.changes.is_empty());
+        self.next_attempt = Some(planned.map_or(next, |planned| planned.min(next)));
         self.changes.extend(batch.into_iter().zip(changes).map(|(task, change)| (task, change.clone(), since)));
-        self.next_attempt = Some(Instant::now() + BACKOFF.without_jitter(self.retries));
     }
 
     /// Retries every change, one commit per task.

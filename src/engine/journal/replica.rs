@@ -55,9 +55,9 @@ struct Renewals {
     /// The last one has failed.
     is_failing: bool,
     /// Time of the first successful one since the last failure, or pause of the process.
-    calm_since: Instant,
-    /// Time for which this replica had no connection shortly before that, as others may have had none. `None`: unknown.
-    away: Option<Duration>,
+    unfailing_since: Instant,
+    /// Time for which this replica could not renew shortly before that, and perhaps no other one either. `None`: unknown.
+    disconnected: Option<Duration>,
 }
 
 /// Work for the reader of mail.
@@ -74,8 +74,13 @@ impl Replica {
         let now = Instant::now();
         Self {
             lease,
-            // The store was opened just before. Nobody knows whether the others had a connection before.
-            renewals: Mutex::new(Renewals { last: Some(now), is_failing: false, calm_since: now, away: None }),
+            // The store was opened just before. Whether the others had a connection then is unknown.
+            renewals: Mutex::new(Renewals {
+                last: Some(now),
+                is_failing: false,
+                unfailing_since: now,
+                disconnected: None,
+            }),
             orphans_until: Mutex::default(),
             work: Mutex::default(),
             work_added: Notify::new(),
@@ -101,11 +106,12 @@ impl Replica {
     /// Records a successful renewal of the lease, which was sent at this time.
     pub(crate) fn record_renewal(&self, sent: Instant) {
         let mut renewals = self.renewals.lock();
-        let gap = renewals.last.replace(sent).map(|last| sent - last);
-        if mem::take(&mut renewals.is_failing) || gap.is_none_or(|gap| gap >= self.lease) {
-            let earlier = if sent - renewals.calm_since < self.lease { renewals.away } else { Some(Duration::ZERO) };
-            renewals.away = earlier.zip(gap).map(|(earlier, gap)| earlier + gap);
-            renewals.calm_since = sent;
+        let last = renewals.last.replace(sent);
+        if mem::take(&mut renewals.is_failing) || last.is_none_or(|last| sent - last >= self.lease) {
+            let is_recent = last.is_none_or(|last| last - renewals.unfailing_since < self.lease);
+            let earlier = if is_recent { renewals.disconnected } else { Some(Duration::ZERO) };
+            renewals.disconnected = earlier.zip(last).map(|(earlier, last)| earlier + (sent - last));
+            renewals.unfailing_since = sent;
         }
     }
 
@@ -126,15 +132,24 @@ impl Replica {
         self.renewals.lock().last.map_or(self.lease, |sent| sent.elapsed())
     }
 
-    /// Returns the time without a renewal after which this replica declares others dead: the lease, and as long as this replica had no
-    /// connection itself shortly before, because the others may have had none either. `None` if it must not: it has no lease, or
-    /// has joined the others less than a lease ago.
+    /// Returns the time without a renewal after which this replica declares others dead: the lease, and as long as this replica could
+    /// not renew its own shortly before, because the others may not have been able to either. `None` if it must not: its last
+    /// renewal has failed, or it has joined the others less than a lease ago.
     pub(crate) fn burial_age(&self) -> Option<Duration> {
         let renewals = self.renewals.lock();
-        let is_calm = renewals.calm_since.elapsed() >= self.lease;
-        let away = if is_calm { Some(Duration::ZERO) } else { renewals.away };
+        let Renewals { last, is_failing, unfailing_since, disconnected } = *renewals;
         drop(renewals);
-        away.filter(|_| self.has_lease()).map(|away| self.lease + away)
+        last.filter(|last| !is_failing && last.elapsed() < self.lease)?;
+        if unfailing_since.elapsed() >= self.lease {
+            return Some(self.lease);
+        }
+        // The last renewals of the others may be an interval older than that of this replica.
+        disconnected.map(|disconnected| self.lease + disconnected + self.renewal_interval())
+    }
+
+    /// Returns the time between two renewals: three fit into the lease, and time for the last one to arrive.
+    pub(crate) fn renewal_interval(&self) -> Duration {
+        self.lease * 3 / 10
     }
 
     /// Waits until no other caller acquires the task.
@@ -279,17 +294,19 @@ mod tests {
         assert_eq!(replica.burial_age(), None);
         tokio::time::advance(second).await;
         assert_eq!(replica.burial_age(), Some(LEASE));
-        // Away for the time since the last renewal, twice within a lease.
-        for (away, age) in [(3, 14), (6, 20)] {
-            tokio::time::advance(away * second).await;
+        renew();
+        // Three times shortly after each other.
+        for (time, age) in [(3, 16), (6, 22), (12, 34)] {
+            tokio::time::advance(time * second).await;
             replica.record_failed_renewal(false);
+            assert_eq!(replica.burial_age(), None);
             renew();
             assert_eq!(replica.burial_age(), Some(age * second));
         }
         tokio::time::advance(9 * second).await;
         renew();
         tokio::time::advance(second).await;
-        assert_eq!(replica.burial_age(), Some(LEASE), "calm for a lease");
+        assert_eq!(replica.burial_age(), Some(LEASE), "no failure for a lease");
         replica.record_failed_renewal(true);
         renew();
         assert_eq!(replica.burial_age(), None, "it was declared dead, and has joined again");
