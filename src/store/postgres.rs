@@ -66,12 +66,12 @@ mod wake;
 pub struct Postgres {
     /// Each of them has at most one batch of commits in flight.
     lanes: [Connection; 2],
-    /// For statements that return tasks, or parts of them.
+    /// Statements with tasks, messages, or parts of them.
     readers: [Connection; 2],
     next_reader: AtomicUsize,
-    /// Short statements of replicas and deliveries, such as the renewal of the lease.
+    /// Statements with short values, such as the renewal of the lease.
     control: Arc<Connection>,
-    /// Statements that may take long: those of sweeps and operators.
+    /// Statements that may take long: those of sweeps and operators, and counts that have taken long before.
     background: Arc<Connection>,
     /// Id of this replica.
     id: watch::Sender<u64>,
@@ -161,12 +161,12 @@ impl Postgres {
             None => options.prepared.then(|| (settings.clone(), tls.clone())),
         };
         let wakes = Wakes::new(&settings.schema, options.notifies, listen, Arc::clone(&control), replica);
-        let background = Arc::new(connect(Use::Long).with_pulse(&control));
+        let background = Arc::new(connect(Use::Long).with_probe(&control));
         let usage = Arc::new(Mutex::new(quota::Usage::new(options.max_tasks, options.max_tasks_per_owner)));
         tokio::spawn(quota::keep(Arc::downgrade(&usage), Arc::clone(&background), id.subscribe()));
         Ok(Self {
             lanes: [connect(Use::Commits), connect(Use::Commits)],
-            readers: [(); 2].map(|()| connect(Use::Short).with_pulse(&control)),
+            readers: [(); 2].map(|()| connect(Use::Short).with_probe(&control)),
             next_reader: AtomicUsize::new(0),
             control,
             background,

@@ -4,10 +4,7 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -38,17 +35,17 @@ const FIRST_CONNECTION_WAIT: Duration = Duration::from_secs(5);
 /// Time since the loss of a connection for which statements wait for the next one.
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
 
-/// Time after which a short statement without a response is given up, so that its caller gets an error soon.
+/// Time after which a statement for a waiting caller is given up without a response, so that the caller gets an error soon.
 const SHORT_RESPONSE_WAIT: Duration = Duration::from_millis(1200);
 
 /// The same for other statements, and for the connection itself: longer than the timeout that the server applies.
 const RESPONSE_WAIT: Duration = Duration::from_secs(8);
 
 /// The same for statements in the transaction of an export or import, which may read whole tables.
-const PATIENT_RESPONSE_WAIT: Duration = Duration::from_secs(65);
+const TRANSFER_RESPONSE_WAIT: Duration = Duration::from_secs(65);
 
 /// Time in which a server that works responds to an empty statement.
-const PULSE_WAIT: Duration = Duration::from_millis(500);
+const PROBE_WAIT: Duration = Duration::from_millis(500);
 
 /// Delay between two attempts to connect.
 const RECONNECT_DELAYS: [Duration; 4] =
@@ -64,7 +61,8 @@ const SESSION: &str =
 
 /// Further settings of a session for short statements: rows are found in indexes, also before PostgreSQL knows that a table is large.
 /// The plan of a statement is made once.
-const SHORT: &str = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+const SHORT: &str =
+    "SET lock_timeout = '1s'; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
 /// Failure of a statement.
 #[derive(Debug, thiserror::Error)]
@@ -178,23 +176,30 @@ parameters! {
 struct Session {
     client: Client,
     statements: Mutex<HashMap<Box<str>, Statement>>,
-    /// A statement had no response, and nothing had one since. Others fail at once.
-    is_silent: AtomicBool,
-    silenced: Notify,
-    /// The server can't be written to.
+    /// Time at which a statement was sent that had no response in time. Others fail at once until the server responds again.
+    unresponsive_since: Mutex<Option<Instant>>,
+    /// Notified when that is set.
+    probed: Notify,
+    /// The server ends the session, or can't be written to.
     lost: CancellationToken,
 }
 
 impl Session {
+    fn is_unresponsive(&self) -> bool {
+        self.unresponsive_since.lock().is_some()
+    }
+
     /// Waits until the server has not responded for long.
-    async fn wait_for_silence(&self) {
+    async fn wait_until_unresponsive(&self) {
         loop {
-            self.silenced.notified().await;
+            self.probed.notified().await;
+            let waited = self.unresponsive_since.lock().map_or(Duration::ZERO, |since| since.elapsed());
             // Pipelined: it has a response once the statements before it have theirs.
-            if timeout(RESPONSE_WAIT, self.client.batch_execute("")).await.is_err() {
+            let wait = RESPONSE_WAIT.saturating_sub(waited).max(PROBE_WAIT);
+            if timeout(wait, self.client.batch_execute("")).await.is_err() {
                 return;
             }
-            self.is_silent.store(false, Ordering::Relaxed);
+            *self.unresponsive_since.lock() = None;
         }
     }
 }
@@ -237,8 +242,8 @@ pub(super) struct Connection {
     /// The duration of its statements is that of the database.
     is_short: bool,
     response_wait: Duration,
-    /// Another connection, with few bytes. While the server responds there, a statement may wait longer: for large rows.
-    pulse: Option<Arc<Self>>,
+    /// Another connection, without large rows. While the server responds there, a statement may wait longer.
+    probe: Option<Arc<Self>>,
 }
 
 impl Connection {
@@ -249,18 +254,26 @@ impl Connection {
         let (schema, is_short) = (format!("{}.", settings.schema).into(), matches!(use_of, Use::Short | Use::Commits));
         tokio::spawn(keep_open(sender, settings.clone(), tls.clone(), use_of));
         let (is_prepared, faults) = (settings.is_prepared, settings.faults);
-        Self { state, schema, is_prepared, faults, is_short, response_wait, pulse: None }
+        Self { state, schema, is_prepared, faults, is_short, response_wait, probe: None }
     }
 
     /// Returns this connection, whose statements wait for long only while the server responds on another one.
-    pub(super) fn with_pulse(self, pulse: &Arc<Self>) -> Self {
-        Self { response_wait: SHORT_RESPONSE_WAIT, pulse: Some(Arc::clone(pulse)), ..self }
+    pub(super) fn with_probe(self, probe: &Arc<Self>) -> Self {
+        Self { response_wait: SHORT_RESPONSE_WAIT, probe: Some(Arc::clone(probe)), ..self }
+    }
+
+    /// Ends the present session, so that another one begins.
+    pub(super) fn reconnect(&self) {
+        if let Ok(session) = &*self.state.borrow() {
+            session.lost.cancel();
+        }
     }
 
     /// Returns whether the server responds.
     async fn is_responsive(&self) -> bool {
-        let Ok(session) = self.state.borrow().clone() else { return false };
-        let response = timeout(PULSE_WAIT, session.client.batch_execute("")).await;
+        let session = self.state.borrow().clone().ok().filter(|session| !session.is_unresponsive());
+        let Some(session) = session else { return false };
+        let response = timeout(PROBE_WAIT, session.client.batch_execute("")).await;
         response.is_ok_and(|response| response.is_ok())
     }
 
@@ -279,14 +292,14 @@ impl Connection {
                 session.client.query_typed(&sql.replace('@', &self.schema), &values).await
             }
         };
-        if session.is_silent.load(Ordering::Relaxed) {
+        if session.is_unresponsive() {
             return Err(unresponsive());
         }
         let sent = Instant::now();
         let mut run = pin!(run);
         let mut rows = timeout(self.response_wait, &mut run).await;
-        if let (true, Some(pulse)) = (rows.is_err(), &self.pulse)
-            && pulse.is_responsive().await
+        if let (true, Some(probe)) = (rows.is_err(), &self.probe)
+            && probe.is_responsive().await
         {
             rows = timeout(RESPONSE_WAIT, run).await;
         }
@@ -294,8 +307,8 @@ impl Connection {
             metric::STATEMENT_DURATION.observe(None, &[], sent.elapsed());
         }
         let Ok(rows) = rows else {
-            session.is_silent.store(true, Ordering::Relaxed);
-            session.silenced.notify_one();
+            session.unresponsive_since.lock().get_or_insert(sent);
+            session.probed.notify_one();
             return Err(unresponsive());
         };
         if rows.as_ref().is_err_and(ends_session) {
@@ -323,7 +336,7 @@ impl Connection {
     /// transaction have no effect outside of it.
     pub(super) async fn pinned(&self) -> Result<Self, Failure> {
         let (_, state) = watch::channel(Ok(self.session().await?));
-        Ok(Self { state, response_wait: PATIENT_RESPONSE_WAIT, ..self.clone() })
+        Ok(Self { state, response_wait: TRANSFER_RESPONSE_WAIT, ..self.clone() })
     }
 
     async fn session(&self) -> Result<Arc<Session>, Failure> {
@@ -427,8 +440,9 @@ async fn run_session(
     } else if begun.is_err() {
         Ended::Failed("the server does not respond".to_owned())
     } else {
-        let (statements, is_silent, silenced) = (Mutex::default(), AtomicBool::new(false), Notify::new());
-        let session = Arc::new(Session { client, statements, is_silent, silenced, lost: CancellationToken::new() });
+        let (statements, unresponsive_since, probed) = (Mutex::default(), Mutex::default(), Notify::new());
+        let lost = CancellationToken::new();
+        let session = Arc::new(Session { client, statements, unresponsive_since, probed, lost });
         drop(state.send_replace(Ok(Arc::clone(&session))));
         if settings.is_outage_logged.swap(false, Ordering::Relaxed) {
             tracing::info!("connected to PostgreSQL again");
@@ -441,8 +455,8 @@ async fn run_session(
         };
         tokio::select! {
             reason = &mut driver => Ended::Lost(reason.unwrap_or_else(|error| error.to_string())),
-            () = session.lost.cancelled() => Ended::Lost("the server can't be written to".to_owned()),
-            () = session.wait_for_silence() => Ended::Lost(unresponsive().to_string()),
+            () = session.lost.cancelled() => Ended::Lost("the server stops, or can't be written to".to_owned()),
+            () = session.wait_until_unresponsive() => Ended::Lost(unresponsive().to_string()),
             () = other_channel => Ended::OtherChannel,
             () = state.closed() => Ended::Lost("the store was closed".to_owned()),
         }

@@ -342,7 +342,7 @@ impl PushQueue for Postgres {
             FROM d JOIN @task t ON t.tid = d.tid WHERE p.tid = d.tid AND p.id = d.id RETURNING {COLUMNS}, t.asked, d.since"
         );
         let parameters: [&dyn Parameter; 4] = [&storable(&lease.runner), &lease.now, &lease.until, &signed(limit)];
-        let rows = self.control.query(&sql, &parameters).await?;
+        let rows = self.reader().query(&sql, &parameters).await?;
         let mut claims = Vec::new();
         for row in &rows {
             let Delivery { key, config, state, .. } = delivery(row)?;

@@ -66,6 +66,11 @@ impl Totals {
         counts.get(filters).filter(|(_, since)| since.elapsed() < COUNT_KEPT).map(|(total, _)| *total)
     }
 
+    /// Returns whether a count has taken long.
+    fn knows(&self, filters: &Filters) -> bool {
+        self.0.lock().contains_key(filters)
+    }
+
     fn keep(&self, filters: Filters, total: u64) {
         let mut counts = self.0.lock();
         if counts.len() >= MAX_COUNTS {
@@ -100,7 +105,8 @@ impl Postgres {
                 return Ok(total);
             }
             let start = Instant::now();
-            let row = self.background.query_row(&COUNTS[n], &common).await?;
+            let connection = if self.totals.knows(&filters) { &self.background } else { self.reader() };
+            let row = connection.query_row(&COUNTS[n], &common).await?;
             let total = row.map(|row| unsigned(&row, "total")).transpose()?.unwrap_or(0);
             if start.elapsed() > SLOW_COUNT && total >= MANY {
                 self.totals.keep(filters.clone(), total);

@@ -49,7 +49,7 @@ options! {
         /// declared dead as much later.
         pub lease: Duration = DEFAULT_LEASE,
         /// Sends and receives notes between replicas by NOTIFY. True by default. Otherwise, replicas find changes by polling, which takes up
-        /// to half a second.
+        /// to half a second, and a second for a message or cancel.
         pub notifies: bool = true,
         /// URL for the connection that receives notifications, if that of the store is the URL of such a pool. Without it, replicas
         /// behind a pool get no notes, and find changes by polling.

@@ -50,11 +50,12 @@ pub(super) async fn prepare(connection: &Connection, schema: &str, migrates: boo
     Ok(())
 }
 
-/// Checks that the tables can be written, and used by this version.
+/// Checks that the session is one of a server that accepts writes, and that this version can use the tables.
 pub(super) async fn check(connection: &Connection) -> Result<(), Failure> {
     let sql = "SELECT min_version, current_setting('transaction_read_only') = 'on' AS is_read_only FROM @meta";
     let row = connection.query_row(sql, &[]).await?.ok_or_else(|| Failure::damaged("there is no schema version"))?;
     let problem = if row.try_get("is_read_only")? {
+        connection.reconnect();
         "the database can't be written"
     } else if row.try_get::<_, i32>("min_version")? > NEWEST {
         "a newer program has changed the tables"

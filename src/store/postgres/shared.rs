@@ -262,7 +262,7 @@ impl SharedStore for Postgres {
         let (name, hash, body) = (&*mail.key, &mail.hash[..], &*mail.body);
         let parameters: [&dyn Parameter; 7] = [&tid, &scope, &name, &kind, &hash, &body, &max];
         for _ in 0..MAX_RACES {
-            match self.control.query_row(sql, &parameters).await {
+            match self.reader().query_row(sql, &parameters).await {
                 Ok(Some(row)) => {
                     let runner = replica_id(row.try_get("runner")?);
                     return Ok(Posted::To { runner, number: unsigned(&row, "n")? });

@@ -18,7 +18,7 @@ use super::{
     options::{Settings, Verify},
 };
 
-/// Returns what encrypts connections. Reads the root certificates.
+/// Creates the TLS connector, for which it reads the root certificates.
 pub(super) fn connector(settings: &Settings) -> Result<MakeRustlsConnect, Error> {
     let failed = |error: &dyn std::fmt::Display| Error::Tls(error.to_string());
     let provider = Arc::new(aws_lc_rs::default_provider());
