@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
-    process::Child,
+    process::{Child, Command},
     sync::watch,
     time::{Instant, interval, sleep_until, timeout},
 };
@@ -23,10 +23,14 @@ const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Starts a server on a database. Turns of its agent take long, and may run again.
 async fn serve(store: &str, lease: &str) -> (Child, String) {
-    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "error"]);
-    command.args(["--exec", "sleep 600", "--idempotent", "--store", store, "--cluster-lease", lease]);
-    command.env("PATH", "/usr/bin:/bin");
-    started(command).await
+    started(server(store, &["--exec", "sleep 600", "--idempotent", "--cluster-lease", lease])).await
+}
+
+/// Command for a server on a database, by default one of the demo agent.
+fn server(store: &str, arguments: &[&str]) -> Command {
+    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "error", "--store", store]);
+    command.args(arguments).env("PATH", "/usr/bin:/bin");
+    command
 }
 
 /// Runs a command of an operator. Returns its exit code, standard output and standard error.
@@ -160,9 +164,7 @@ async fn operator_lists_buries_and_releases() {
 
 /// Sends a message to a server of the demo agent on a database, and stops it when no task waits for a turn.
 async fn run_demo(store: &str) {
-    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "error", "--store", store]);
-    command.env("PATH", "/usr/bin:/bin");
-    let (mut server, url) = started(command).await;
+    let (mut server, url) = started(server(store, &[])).await;
     post(&format!("{url}/message:send"), &message("hello")).await;
     eventually("no open turn", async || (!succeed(store, &["export"]).await.contains("\"open\":true")).then_some(()))
         .await;
@@ -376,9 +378,8 @@ async fn calls_fail_soon_without_the_database() {
     const LONGEST: Duration = Duration::from_secs(4);
     let Some(database) = Database::find() else { return };
     let gate = Gate::before(&database).await;
-    let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "error", "--store", &gate.url]);
-    command.env("PATH", "/usr/bin:/bin");
-    let (_server, url) = started(command).await;
+    let (_server, url) = started(server(&gate.url, &["--cluster-lease", "3s"])).await;
+    let (_other, other_url) = started(server(&gate.url, &["--cluster-lease", "3s"])).await;
     for passage in [Passage::Closed, Passage::Stalled] {
         let stream = http().post(format!("{url}/message:stream")).header("content-type", "application/json");
         let stream = stream.body(message("/stream 14 1000").to_string()).send();
@@ -415,6 +416,53 @@ async fn calls_fail_soon_without_the_database() {
         let events = stream.await.unwrap();
         assert!(events.contains("chunk 14 of 14") && events.contains("TASK_STATE_COMPLETED"), "{events}");
     }
-    assert!(metric(&url, "a2a_dead_replicas_total").await < 1.0);
+    // The outage was longer than the lease.
+    for url in [&url, &other_url] {
+        assert!(metric(url, "a2a_dead_replicas_total").await < 1.0);
+    }
+    database.remove().await;
+}
+
+/// Servers that get no notifications, or are behind a pool of connections, run the tasks of each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_share_tasks_by_polls_and_behind_a_pool() {
+    let (Some(direct), Some(pooled)) = (Database::find(), Database::at("A2A_TEST_PGBOUNCER")) else { return };
+    let (store, listened) = (direct.url("store"), direct.url("listen"));
+    let behind = pooled.url_of(&direct, "listen");
+    for (store, settings) in
+        [(&store, &["--cluster-wake=poll"][..]), (&behind, &["--store-prepared=false", "--store-listen", &listened])]
+    {
+        let (_one, url) = started(server(store, settings)).await;
+        let (_other, other_url) = started(server(store, settings)).await;
+        let send = json!({"message": message("/slow 60")["message"], "configuration": {"returnImmediately": true}});
+        let id = post(&format!("{url}/message:send"), &send).await["task"]["id"].take();
+        let id = id.as_str().unwrap();
+        let stream = fetch(format!("{other_url}/tasks/{id}:subscribe")).await.unwrap();
+        let canceled = post(&format!("{other_url}/tasks/{id}:cancel"), &json!({})).await;
+        assert_eq!(canceled["status"]["state"], "TASK_STATE_CANCELED", "{settings:?}");
+        assert!(stream.text().await.unwrap().contains("TASK_STATE_CANCELED"), "{settings:?}");
+    }
+    direct.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_are_made_on_demand_and_not_used_by_an_older_program() {
+    let Some(database) = Database::find() else { return };
+    let store = &*database.url("store");
+    let start = async || {
+        let output = output(server(store, &["--migrate", "never"])).await;
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, errors) = start().await;
+    assert!(
+        code == Some(1) && errors.contains("schema version 0") && errors.contains("`a2a admin migrate`"),
+        "{errors}"
+    );
+    assert_eq!(succeed(store, &["migrate"]).await, "the tables are those of this version\n");
+    let (_server, url) = started(server(store, &["--migrate", "never"])).await;
+    assert_eq!(fetch(format!("{url}/readyz")).await.unwrap().status(), 200);
+    database.run("UPDATE @meta SET version = 99, min_version = 99").await;
+    let (code, errors) = start().await;
+    assert!(code == Some(1) && errors.contains("schema version 99") && errors.contains("newer program"), "{errors}");
     database.remove().await;
 }

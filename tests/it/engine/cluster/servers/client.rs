@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use a2a_service::{
     error::{Error, ErrorKind},
     event::Cursor,
-    pb::v1::{Message, Task, stream_response::Payload},
+    pb::v1::{Message, StreamResponse, Task, stream_response::Payload},
 };
 use futures::future::join;
 use tokio::{sync::mpsc, time::timeout};
@@ -338,6 +338,7 @@ impl Client {
             seen.lines.len()
         };
         let (give_up, mut is_first) = (self.clock.now() + 2000 + self.below(12_000), true);
+        let mut is_answered = false;
         let interrupted = loop {
             let wait = give_up.saturating_sub(self.clock.now());
             match timeout(Duration::from_millis(wait), replies.recv()).await {
@@ -345,6 +346,7 @@ impl Client {
                     if let (true, Some(id)) = (is_first, sent) {
                         self.record.lock().sends.entry(id.to_owned()).or_default().accepted = true;
                     }
+                    is_answered |= is_first && sent.is_some_and(|id| answers(event.response(), id));
                     let cursor = event.cursor().cloned();
                     self.note(server, format_args!("stream {number}: {:?}", cursor.as_ref().map(Cursor::as_str)));
                     self.add_event(
@@ -365,7 +367,10 @@ impl Client {
                 }
                 Ok(Some(Reply::End)) => {
                     self.note(server, format_args!("stream {number} ends"));
-                    self.record.lock().lines.push(Line::End { stream: number });
+                    // After a snapshot, whose state is that of a later turn, if the turn of a repeated send has ended.
+                    if !is_answered {
+                        self.record.lock().lines.push(Line::End { stream: number });
+                    }
                     break false;
                 }
                 Ok(Some(Reply::Failed(error))) => {
@@ -401,7 +406,7 @@ impl Client {
         started: usize,
         is_first: bool,
         cursor: Option<&Cursor>,
-        event: &a2a_service::pb::v1::StreamResponse,
+        event: &StreamResponse,
     ) {
         if let Some(task) = event.payload.as_ref().and_then(task_of) {
             seen.know(task);
@@ -412,4 +417,10 @@ impl Client {
         let cursor = cursor.map(|cursor| cursor.as_str().to_owned());
         seen.lines.push(Line::Event { stream, cursor, event: Box::new(event.clone()) });
     }
+}
+
+/// Returns whether an event is a task in whose history something follows a message.
+fn answers(event: &StreamResponse, message: &str) -> bool {
+    let Some(Payload::Task(task)) = &event.payload else { return false };
+    task.history.iter().rev().skip(1).any(|earlier| earlier.message_id == message)
 }
