@@ -76,7 +76,7 @@ const SHARDS: usize = 64;
 /// that the outcome is unknown, and the retries continue.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same for a shared store: a caller has other servers to turn to.
+/// Time after which that happens with a shared store: a caller has other servers to turn to.
 const SHARED_COMMIT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Time without success of the attempted commits after which the server rejects new work.

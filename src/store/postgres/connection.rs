@@ -38,10 +38,11 @@ const CONNECTION_WAIT: Duration = Duration::from_secs(1);
 /// Time after which a statement for a waiting caller is given up without a response, so that the caller gets an error soon.
 const SHORT_RESPONSE_WAIT: Duration = Duration::from_millis(1200);
 
-/// The same for other statements, and for the connection itself: longer than the timeout that the server applies.
+/// Time after which other statements, and a connection, are given up without a response: longer than the timeout that the server
+/// applies.
 const RESPONSE_WAIT: Duration = Duration::from_secs(8);
 
-/// The same for statements in the transaction of an export or import, which may read whole tables.
+/// Time after which a statement in the transaction of an export or import is given up: it may read whole tables.
 const TRANSFER_RESPONSE_WAIT: Duration = Duration::from_secs(65);
 
 /// Time in which a server that works responds to an empty statement.
