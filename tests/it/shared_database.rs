@@ -384,17 +384,17 @@ async fn calls_fail_soon_without_the_database() {
         let stream = http().post(format!("{url}/message:stream")).header("content-type", "application/json");
         let stream = stream.body(message("/stream 14 1000").to_string()).send();
         let stream = tokio::spawn(async { stream.await.unwrap().text().await.unwrap() });
-        let end = Instant::now() + Duration::from_secs(9);
+        let end = Instant::now() + Duration::from_secs(10);
         let clients: Vec<_> = (0..16)
             .map(|_| {
                 let url = url.clone();
                 tokio::spawn(async move { call_until(&url, end).await })
             })
             .collect();
-        sleep_until(end - Duration::from_secs(8)).await;
+        sleep_until(end - Duration::from_secs(9)).await;
         let cut = Instant::now();
         _ = gate.passage.send_replace(passage);
-        sleep_until(end - Duration::from_secs(3)).await;
+        sleep_until(end - Duration::from_secs(4)).await;
         _ = gate.passage.send_replace(Passage::Open);
         let mut called = Vec::new();
         for client in clients {
