@@ -59,7 +59,7 @@ use crate::{
         snapshot::Snapshot,
         task::TaskLimits,
     },
-    store::{ListPage, ListQuery, PushConfig, PutResult, Scope, Store, StoredTask, TaskKey, Unavailable},
+    store::{ListPage, ListQuery, LogSummary, PushConfig, PutResult, Scope, Store, StoredTask, TaskKey, Unavailable},
 };
 
 mod cluster;
@@ -556,12 +556,17 @@ async fn live_task(
     };
     let mut live = LiveTask::loaded(key.clone(), role, stored, task, bounds);
     if !live.has_ended() {
-        live.set_log_summary(match log {
-            Some(log) => log,
-            None => store.log_summary(key).await?,
-        });
+        live.set_log_summary(read_summary(log, store, key).await?);
     }
     if live.try_count_in(journal.memory()) { Ok(live) } else { Err(memory_full(journal.memory())) }
+}
+
+/// Returns the summary of a log, and reads it unless it was read with the row of its task.
+async fn read_summary(read: Option<LogSummary>, store: &dyn Store, key: &TaskKey) -> Result<LogSummary, Unavailable> {
+    match read {
+        Some(summary) => Ok(summary),
+        None => store.log_summary(key).await,
+    }
 }
 
 /// Returns the error for a task that could not be read: INTERNAL if its data is damaged, which is permanent, otherwise

@@ -184,12 +184,18 @@ impl Postgres {
     /// Creates or migrates the schema, without joining the other servers.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// The URL is invalid, the database can't be reached, or a newer program has changed it.
     pub async fn migrate(url: &str, options: &Options) -> Result<(), Error> {
+        let (settings, connection) = Self::connect(url, options).await?;
+        schema::prepare(&connection, &settings.schema, true).await
+    }
+
+    /// Connects to a database for the statements of an operator.
+    async fn connect(url: &str, options: &Options) -> Result<(Settings, Connection), Error> {
         let settings = Settings::parse(url, options)?;
         let connection = Connection::open(&settings, &tls::connector(&settings)?, Use::Long);
         connection.wait_until_open().await?;
-        schema::prepare(&connection, &settings.schema, true).await
+        Ok((settings, connection))
     }
 
     fn reader(&self) -> &Connection {

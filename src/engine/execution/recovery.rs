@@ -12,7 +12,7 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-use super::{ACCEPT_TIMEOUT, Shared, turn::panic_message, unavailable};
+use super::{ACCEPT_TIMEOUT, Shared, read_summary, turn::panic_message, unavailable};
 use crate::{
     base::sources::Ids,
     engine::journal::{LiveRef, LiveTask, LogReplay, Phase, QueuedMessage, StoredContexts, TaskRole, pause},
@@ -187,10 +187,7 @@ impl Shared {
         // The claim has set it.
         let role = TaskRole::Runner(stored.position.fence);
         let mut live = LiveTask::loaded(key.clone(), role, stored, task, self.limits.task_limits());
-        live.set_log_summary(match log {
-            Some(log) => log,
-            None => store.log_summary(key).await?,
-        });
+        live.set_log_summary(read_summary(log, store, key).await?);
         live.count_in(self.journal.memory());
         let live = self.journal.put(key, live).await;
         match replayed {

@@ -80,7 +80,8 @@ impl CommitRetry {
             }
         }
         self.retries = if self.is_active() { self.retries.saturating_add(1) } else { 0 };
-        let (now, next) = (Instant::now(), Instant::now() + BACKOFF.without_jitter(self.retries));
+        let now = Instant::now();
+        let next = now + BACKOFF.without_jitter(self.retries);
         let ends = self.changes.iter().map(|(.., since)| *since + journal.commit_timeout()).filter(|end| *end > now);
         self.next_attempt = Some(ends.fold(next, Instant::min));
     }

@@ -12,12 +12,9 @@ use tokio::sync::watch;
 use super::{
     Error, Options, Postgres, TaskKey, Unavailable,
     commit::UNREAD,
-    connection::{Connection, Use},
     list,
-    options::Settings,
     quota::Usage,
     shared::NEXT_FENCE,
-    tls,
     values::{signed, task_row, unsigned},
     wake::Wakes,
 };
@@ -45,11 +42,9 @@ impl Postgres {
     /// Connects to a database with an existing schema, without becoming a replica.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open); the schema does not exist.
+    /// The URL is invalid, the database can't be reached, or the schema does not exist.
     pub(crate) async fn open_for_operator(url: &str, options: &Options) -> Result<Self, Error> {
-        let settings = Settings::parse(url, options)?;
-        let connection = Connection::open(&settings, &tls::connector(&settings)?, Use::Long);
-        connection.wait_until_open().await?;
+        let (settings, connection) = Self::connect(url, options).await?;
         connection.query_row("SELECT version FROM @meta", &[]).await?;
         let (control, (id, replica)) = (Arc::new(connection.clone()), watch::channel(0));
         Ok(Self {
