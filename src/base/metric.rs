@@ -410,6 +410,7 @@ metrics! {
     SWEEP_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_sweep_seconds" "a2a.store.sweep.duration" [], "Duration of the sweeps that delete expired data.";
     SWEEP_DELETED: Kind::Counter, Count = "a2a_sweep_deleted_total" "a2a.store.sweep.deleted" [what = words!["tasks" "logs" "push" "keys"]], "Expired tasks, logs, push configurations and idempotency keys that were deleted.";
     STORE_EVICTED: Kind::Counter, Count = "a2a_store_evicted_total" "a2a.store.evicted" [limit = words!["tasks" "tasks_per_owner"]], "Tasks that were deleted for a new one, by the limit that was reached.";
+    STORE_CONNECTIONS: Kind::Gauge, Count = "a2a_store_connections" "a2a.store.connections" [agent], "Open connections to a PostgreSQL database: six, and one for notifications. Fewer: the database is not reached.";
     STATEMENT_DURATION: Kind::Histogram(&SECONDS), Seconds = "a2a_statement_seconds" "a2a.store.statement.duration" [], "Duration of the short statements of a PostgreSQL database: commits, reads, and those of replicas.";
     LEASE_AGE: Kind::Gauge, Seconds = "a2a_lease_age_seconds" "a2a.cluster.lease.age" [agent], "Time since the server has renewed its lease, if servers share a database. From `cluster.lease` on, it is not ready, and others may take over its tasks.";
     CLAIMED_TASKS: Kind::Counter, Count = "a2a_claimed_tasks_total" "a2a.cluster.tasks.claimed" [agent], "Tasks that the server has taken over: those of servers that stopped or died, and turns without one.";

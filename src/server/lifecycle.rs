@@ -307,6 +307,9 @@ fn record_store(agent: Option<&Arc<str>>, usage: &StoreUsage) {
             metric::STORE_BYTES.set(agent, &[file], metric::number(bytes));
         }
     }
+    if let Some(connections) = usage.connections {
+        metric::STORE_CONNECTIONS.set(agent, &[], metric::number(connections));
+    }
 }
 
 impl fmt::Debug for Handle {

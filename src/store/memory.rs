@@ -322,7 +322,7 @@ impl Maintenance for Memory {
 
     async fn usage(&self) -> Result<StoreUsage, Unavailable> {
         let max_tasks = u64::try_from(self.max_tasks).ok();
-        Ok(StoreUsage { tasks: self.counts().await?.tasks, max_tasks, files: None })
+        Ok(StoreUsage { tasks: self.counts().await?.tasks, max_tasks, ..StoreUsage::default() })
     }
 
     fn inspect(&self) -> Option<&dyn Inspect> {

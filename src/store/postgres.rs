@@ -296,11 +296,14 @@ impl Maintenance for Postgres {
     }
 
     async fn usage(&self) -> Result<StoreUsage, Unavailable> {
+        let others = [&*self.control, &*self.background].into_iter().chain(self.wakes.connection());
+        let connections = self.lanes.iter().chain(&self.readers).chain(others);
         let usage = self.usage.lock();
         Ok(StoreUsage {
             tasks: usage.states.clone(),
             max_tasks: u64::try_from(usage.quota.max_tasks).ok(),
             files: None,
+            connections: Some(connections.filter(|connection| connection.is_open()).count()),
         })
     }
 }

@@ -296,7 +296,7 @@ impl Maintenance for Sqlite {
         let (path, max) = (file::wal_path(self.path()), self.max_bytes);
         let usage = self.readers.run(move |db| {
             let files = usage::files(db, &path, max)?;
-            Ok(StoreUsage { tasks: usage::tasks(db)?, max_tasks, files: Some(files) })
+            Ok(StoreUsage { tasks: usage::tasks(db)?, max_tasks, files: Some(files), connections: None })
         });
         usage.await
     }

@@ -12,6 +12,8 @@ pub struct StoreUsage {
     pub max_tasks: Option<u64>,
     /// Sizes of the files. `None` for a store without files.
     pub files: Option<FileUsage>,
+    /// Number of open connections to the database. `None` for a store without connections.
+    pub connections: Option<usize>,
 }
 
 /// Sizes of the files of a store in bytes.

@@ -416,9 +416,18 @@ async fn calls_fail_soon_without_the_database() {
         let events = stream.await.unwrap();
         assert!(events.contains("chunk 14 of 14") && events.contains("TASK_STATE_COMPLETED"), "{events}");
     }
-    // The outage was longer than the lease.
+    // Without other calls, which would have noticed the outage.
+    let sent = post(&format!("{url}/message:send"), &message("/ask Which one?")).await;
+    let task = sent["task"]["id"].as_str().unwrap();
+    _ = gate.passage.send_replace(Passage::Stalled);
+    let asked = Instant::now();
+    assert_eq!(fetch(format!("{other_url}/tasks/{task}")).await.unwrap().status(), 503);
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    _ = gate.passage.send_replace(Passage::Open);
+    // The outages were longer than the lease.
     for url in [&url, &other_url] {
         assert!(metric(url, "a2a_dead_replicas_total").await < 1.0);
+        while metric(url, "a2a_store_connections").await < 7.0 {}
     }
     database.remove().await;
 }

@@ -77,6 +77,12 @@ impl IdempotencySource {
                 return Err(Error::invalid_field(IDEMPOTENCY_KEY.as_str(), why));
             }
             (Some(key), _) => format!("key:{key}"),
+            (None, Some(message)) if self == Self::MessageId && message.message_id.contains('\0') => {
+                return Err(Error::invalid_field(
+                    "message.messageId",
+                    "has U+0000, which an idempotency key must not have",
+                ));
+            }
             (None, Some(message)) if self == Self::MessageId => format!("message:{}", message.message_id),
             (None, _) => return Ok(None),
         };

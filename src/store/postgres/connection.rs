@@ -4,7 +4,10 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     pin::pin,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -179,7 +182,9 @@ struct Session {
     statements: Mutex<HashMap<Box<str>, Statement>>,
     /// Time at which a statement was sent that had no response in time. Others fail at once until the server responds again.
     unresponsive_since: Mutex<Option<Instant>>,
-    /// Notified when that is set.
+    /// A statement of a connection whose probe this is had no response in time either.
+    is_stalled: AtomicBool,
+    /// Notified when one of these is set.
     probed: Notify,
     /// The server ends the session, or can't be written to.
     lost: CancellationToken,
@@ -201,6 +206,7 @@ impl Session {
                 return;
             }
             *self.unresponsive_since.lock() = None;
+            self.is_stalled.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -270,12 +276,25 @@ impl Connection {
         }
     }
 
-    /// Returns whether the server responds.
+    /// Returns whether the server responds. If not, statements of all connections with this probe fail at once until it does.
     async fn is_responsive(&self) -> bool {
-        let session = self.state.borrow().clone().ok().filter(|session| !session.is_unresponsive());
-        let Some(session) = session else { return false };
-        let response = timeout(PROBE_WAIT, session.client.batch_execute("")).await;
-        response.is_ok_and(|response| response.is_ok())
+        let Ok(session) = self.state.borrow().clone() else { return false };
+        let probe = timeout(PROBE_WAIT, session.client.batch_execute(""));
+        let is_responsive = !session.is_unresponsive() && probe.await.is_ok_and(|response| response.is_ok());
+        if !is_responsive {
+            session.is_stalled.store(true, Ordering::Relaxed);
+            session.probed.notify_one();
+        }
+        is_responsive
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.state.borrow().as_ref().is_ok_and(|session| session.is_stalled.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether there is a session.
+    pub(super) fn is_open(&self) -> bool {
+        self.state.borrow().is_ok()
     }
 
     /// Runs a statement, in which `@` stands for the schema. Returns its rows.
@@ -293,7 +312,7 @@ impl Connection {
                 session.client.query_typed(&sql.replace('@', &self.schema), &values).await
             }
         };
-        if session.is_unresponsive() {
+        if session.is_unresponsive() || self.probe.as_ref().is_some_and(|probe| probe.is_stalled()) {
             return Err(unresponsive());
         }
         let sent = Instant::now();
@@ -441,9 +460,14 @@ async fn run_session(
     } else if begun.is_err() {
         Ended::Failed("the server does not respond".to_owned())
     } else {
-        let (statements, unresponsive_since, probed) = (Mutex::default(), Mutex::default(), Notify::new());
-        let lost = CancellationToken::new();
-        let session = Arc::new(Session { client, statements, unresponsive_since, probed, lost });
+        let session = Arc::new(Session {
+            client,
+            statements: Mutex::default(),
+            unresponsive_since: Mutex::default(),
+            is_stalled: AtomicBool::default(),
+            probed: Notify::new(),
+            lost: CancellationToken::new(),
+        });
         drop(state.send_replace(Ok(Arc::clone(&session))));
         if settings.is_outage_logged.swap(false, Ordering::Relaxed) {
             tracing::info!("connected to PostgreSQL again");

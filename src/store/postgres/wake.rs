@@ -99,6 +99,11 @@ impl Wakes {
         Listener { prefix: self.prefix.clone(), replica: self.replica.clone(), receive: Arc::new(receive) }
     }
 
+    /// Connection that receives the notifications, if there is one.
+    pub(super) fn connection(&self) -> Option<&Connection> {
+        self.listener.get()
+    }
+
     /// Ends the receiver.
     pub(super) fn close(&self) {
         *self.incoming.lock() = None;

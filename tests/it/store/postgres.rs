@@ -4,13 +4,15 @@
 #![expect(clippy::print_stderr, reason = "tests print what they measure, and say that they are skipped")]
 
 use std::{
-    env,
+    env, fs, iter,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use a2a_service::{
@@ -24,6 +26,7 @@ use a2a_service::{
     },
 };
 use a2a_store_suite::{Setup, StoreSuite, writer::TaskWriter};
+use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -32,7 +35,7 @@ use tokio::{
 use tokio_postgres::{Client, NoTls};
 
 use crate::{
-    bindings,
+    bindings, program,
     scenarios::{get, send, text},
 };
 
@@ -189,7 +192,7 @@ async fn certificates_and_passwords_are_verified() {
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let wrong = directory.path().join("other.pem");
-    std::fs::write(&wrong, other.cert.pem()).unwrap();
+    fs::write(&wrong, other.cert.pem()).unwrap();
     let open = async |host: &str, root: &str, password: &str, mode: &str| {
         let schema = format!("{}_tls", database.prefix);
         let url = format!(
@@ -208,6 +211,19 @@ async fn certificates_and_passwords_are_verified() {
     ] {
         let error = open(host, root, password, "verify-full").await.unwrap_err().to_string();
         assert!(error.contains(cause) && !error.contains(password), "{error}");
+    }
+    // The password of another host is not used.
+    let file = directory.path().join("passwords");
+    fs::write(&file, format!("other:*:*:*:mellon\nlocalhost:{port}:a2a:secret:sesame\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let url = format!("postgres://secret@{named}/a2a?schema={}_tls&sslmode=require", database.prefix);
+    Postgres::open(&format!("{url}&passfile={}", file.display()), &Options::default()).await.unwrap();
+    for (password, is_right) in [("sesame", true), ("mellon", false)] {
+        let mut command = program::a2a(&["admin", "cluster", "--store", &url]);
+        command.env("PGPASSWORD", password);
+        let output = program::output(command).await;
+        assert_eq!(output.status.success(), is_right, "{output:?}");
+        assert!(!format!("{output:?}").contains(password), "{output:?}");
     }
     database.remove().await;
 }
@@ -256,55 +272,78 @@ async fn change_that_cannot_be_stored_is_rejected_alone() {
     database.remove().await;
 }
 
-/// Median time of commits of so many tasks.
-async fn time_of_commits(store: &Postgres, count: usize) -> Duration {
-    let scope = scope("ada", "");
-    let mut tasks: Vec<_> = (0..count).map(|n| TaskWriter::new(&scope, &format!("{count}-{n:04}"))).collect();
-    let mut times = Vec::new();
-    for _ in 0..16 {
-        let commits: Vec<_> = tasks.iter().map(|task| task.next(store, [chunk("a", &"x".repeat(200), true)])).collect();
-        let batch = commits.clone();
-        #[expect(clippy::disallowed_methods, reason = "the time of the server is measured")]
-        let start = Instant::now();
-        let outcomes = store.commit(batch.into()).await.unwrap();
-        times.push(start.elapsed());
-        assert_eq!(committed(&outcomes), count);
-        tasks.iter_mut().zip(commits).for_each(|(task, commit)| task.record(commit));
-    }
-    times.sort_unstable();
-    times[times.len() / 2]
+/// Plans of the commits of a store, with what each of their steps did.
+struct Plans {
+    store: Postgres,
+    /// Rows that the schema of the store occurs in have its plans.
+    schema: String,
 }
 
-/// The plan of the statement has no join whose time is quadratic: the time of a change does not rise with their number.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn time_of_a_batch_is_linear() {
-    let Some(database) = Database::find() else { return };
-    let (store, other) = database.replicas().await;
-    let (few, many) = (time_of_commits(&store, 32).await, time_of_commits(&store, 512).await);
-    eprintln!("32 changes take {few:?}, 512 take {many:?}");
-    assert!(many < few * 16, "32 changes take {few:?}, 512 take {many:?}");
-    // Tasks are found by their keys, although the table was empty when the plan was made, and although this replica runs them all.
-    let scans = format!(
-        "SELECT (SELECT sum(idx_scan) FROM pg_stat_user_indexes WHERE schemaname LIKE '{0}%' AND indexrelname = 'task_pkey'),
-            (SELECT sum(idx_scan) FROM pg_stat_user_indexes WHERE schemaname LIKE '{0}%' AND indexrelname = 'task_runner'),
-            -- Without those that have created the indexes.
-            (SELECT sum(seq_scan) FROM pg_stat_user_tables WHERE schemaname LIKE '{0}%' AND relname = 'task')
-                - (SELECT count(*) FROM pg_stat_user_indexes WHERE schemaname LIKE '{0}%' AND relname = 'task')",
-        database.prefix
-    );
-    // The server counts when its sessions end: those of commits, and the one that has created the indexes.
-    drop((store, other));
-    let scans = async {
-        loop {
-            let scans = database.run(&scans).await.swap_remove(0);
-            if scans[0] != "0" && !scans[2].starts_with('-') {
-                return scans;
-            }
+impl Plans {
+    async fn open(database: &Database) -> Self {
+        let settings = "session_preload_libraries=auto_explain auto_explain.log_min_duration=0 auto_explain.log_analyze=on \
+                        auto_explain.log_timing=off auto_explain.log_level=log auto_explain.log_format=json";
+        let settings: String =
+            settings.split(' ').map(|setting| format!("-c%20{}%20", setting.replace('=', "%3D"))).collect();
+        let url = format!("{}&options={settings}", database.url("store"));
+        let store = Postgres::open(&url, &Options::default()).await.unwrap();
+        Self { store, schema: format!("{}_store", database.prefix) }
+    }
+
+    /// Commits changes of so many tasks, first new ones. Returns the plan of the third commit.
+    async fn of_a_commit(&self, count: usize) -> Value {
+        let scope = scope("ada", "");
+        let mut tasks: Vec<_> = (0..count).map(|n| TaskWriter::new(&scope, &format!("{count}-{n:04}"))).collect();
+        for _ in 0..3 {
+            let commits = tasks.iter().map(|task| task.next(&self.store, [chunk("a", &"x".repeat(200), true)]));
+            let commits: Vec<_> = commits.collect();
+            let outcomes = self.store.commit(commits.clone().into()).await.unwrap();
+            assert_eq!(committed(&outcomes), count);
+            tasks.iter_mut().zip(commits).for_each(|(task, commit)| task.record(commit));
         }
-    };
-    let scans = timeout(Duration::from_secs(10), scans).await.unwrap();
-    // One by the count of all tasks at the start.
-    assert!(scans[1] == "0" && ["0", "1", "2"].contains(&&*scans[2]), "{scans:?}");
+        self.last_commit()
+    }
+
+    /// Reads the newest plan of an update in the log of the server.
+    fn last_commit(&self) -> Value {
+        let log =
+            fs::read_to_string(Path::new(&env::var("A2A_POSTGRES_WORK").unwrap()).join("data/server.log")).unwrap();
+        // The lines of an entry after its first begin with a tab.
+        let entries = log.split("plan:\n").skip(1).map(|entry| entry.lines().map_while(|line| line.strip_prefix('\t')));
+        let is_update = |entry: &String| entry.contains(&self.schema) && entry.contains("UPDATE");
+        let newest = entries.map(|lines| lines.collect::<String>()).filter(is_update).last();
+        serde_json::from_str::<Value>(&newest.unwrap()).unwrap()["Plan"].take()
+    }
+}
+
+/// Returns the steps of a plan.
+fn steps(plan: &Value) -> Vec<&Value> {
+    let below = plan["Plans"].as_array().into_iter().flatten().flat_map(steps);
+    iter::once(plan).chain(below).collect()
+}
+
+/// Returns the number of rows that the steps of a plan have looked at.
+fn rows(plan: &Value) -> f64 {
+    let counts =
+        ["Actual Rows", "Rows Removed by Join Filter", "Rows Removed by Filter", "Rows Removed by Index Recheck"];
+    let rows = |step: &&Value| counts.iter().filter_map(|name| step[name].as_f64()).sum::<f64>();
+    steps(plan).iter().map(|step| rows(step) * step["Actual Loops"].as_f64().unwrap()).sum()
+}
+
+/// The plan of the statement has no join of changes, whose time would be quadratic: the work for a change does not rise with their
+/// number. Tasks are found by their keys, although the table was empty when the plan was made, and although this replica runs them all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_of_a_batch_is_linear() {
+    let Some(database) = Database::find() else { return };
+    let plans = Plans::open(&database).await;
+    let (few, many) = (plans.of_a_commit(32).await, plans.of_a_commit(512).await);
+    let counts = [rows(&few), rows(&many)];
+    eprintln!("32 changes look at {} rows, 512 at {}", counts[0], counts[1]);
+    assert!(counts[0] >= 32.0 && counts[1] <= counts[0] * 16.0, "{counts:?} rows\n{many:#}");
+    let of_tasks =
+        steps(&many).into_iter().filter(|step| step["Relation Name"] == "task" && step["Node Type"] != "ModifyTable");
+    let indexes: Vec<_> = of_tasks.map(|step| step["Index Name"].as_str()).collect();
+    assert!(!indexes.is_empty() && indexes.iter().all(|index| *index == Some("task_pkey")), "{indexes:?}\n{many:#}");
     database.remove().await;
 }
 
