@@ -9,6 +9,7 @@
 
 mod cases;
 mod chaos;
+mod handover;
 mod judge;
 
 use std::{

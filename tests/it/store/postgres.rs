@@ -283,8 +283,7 @@ impl Plans {
     async fn open(database: &Database) -> Self {
         let settings = "session_preload_libraries=auto_explain auto_explain.log_min_duration=0 auto_explain.log_analyze=on \
                         auto_explain.log_timing=off auto_explain.log_level=log auto_explain.log_format=json";
-        let settings: String =
-            settings.split(' ').map(|setting| format!("-c%20{}%20", setting.replace('=', "%3D"))).collect();
+        let settings = format!("-c {}", settings.replace(' ', " -c ")).replace(' ', "%20").replace('=', "%3D");
         let url = format!("{}&options={settings}", database.url("store"));
         let store = Postgres::open(&url, &Options::default()).await.unwrap();
         Self { store, schema: format!("{}_store", database.prefix) }
@@ -311,7 +310,7 @@ impl Plans {
         // The lines of an entry after its first begin with a tab.
         let entries = log.split("plan:\n").skip(1).map(|entry| entry.lines().map_while(|line| line.strip_prefix('\t')));
         let is_update = |entry: &String| entry.contains(&self.schema) && entry.contains("UPDATE");
-        let newest = entries.map(|lines| lines.collect::<String>()).filter(is_update).last();
+        let newest = entries.map(Iterator::collect::<String>).filter(is_update).last();
         serde_json::from_str::<Value>(&newest.unwrap()).unwrap()["Plan"].take()
     }
 }
