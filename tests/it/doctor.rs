@@ -17,7 +17,7 @@ use axum::{
     middleware::{Next, from_fn as layer_fn},
     response::Response,
 };
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 use tokio_stream::StreamExt as _;
@@ -241,22 +241,16 @@ async fn faults_of_authentication_are_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_of_calls_are_found() {
     let unversioned = request(|request| _ = request.headers_mut().remove("a2a-version"));
-    let url = serve(server(), unversioned).await;
-    finds("a proxy drops A2A-Version", &url, &REST, "failed", "HTTP+JSON 1.0: version").await;
     let other_id = body("/rpc", |response| response["id"] = json!(99));
     let rpc = ["--binding", "jsonrpc", "--protocol", "1.0"];
-    finds("the id is another", &serve(server(), other_id).await, &rpc, "failed", "JSONRPC 1.0: call").await;
     let single = response("/message:stream", |response| {
         *response.body_mut() = Body::from(Bytes::from_static(b"{\"task\": {\"id\": \"1\"}}"));
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response.headers_mut().remove(header::CONTENT_LENGTH);
     });
-    finds("no events", &serve(server(), single).await, &REST, "failed", "stream").await;
     let slow = [&REST[..], &["--message", "slow"]].concat();
     let buffered = body("/message:stream", |_| {});
-    finds("a proxy buffers", &serve(server(), buffered).await, &slow, "failed", "stream").await;
     let forgetful = request(|request| _ = request.headers_mut().remove("last-event-id"));
-    finds("a proxy drops Last-Event-ID", &serve(server(), forgetful).await, &REST, "failed", "resume").await;
     let unnotified: Proxy = Arc::new(|request, next| {
         Box::pin(async move {
             if !request.uri().path().contains("/message:send") {
@@ -271,7 +265,18 @@ async fn faults_of_calls_are_found() {
             next.run(Request::from_parts(parts, value.to_string().into())).await
         })
     });
-    finds("no notifications", &serve(server(), unnotified).await, &REST, "failed", "push").await;
+    let faults = [
+        ("a proxy drops A2A-Version", unversioned, &REST[..], "HTTP+JSON 1.0: version"),
+        ("the id is another", other_id, &rpc, "JSONRPC 1.0: call"),
+        ("no events", single, &REST, "stream"),
+        ("a proxy buffers", buffered, &slow, "stream"),
+        ("a proxy drops Last-Event-ID", forgetful, &REST, "resume"),
+        ("no notifications", unnotified, &REST, "push"),
+    ];
+    let checks = faults.map(async |(fault, proxy, arguments, expected): (&str, Proxy, &[&str], &str)| {
+        finds(fault, &serve(server(), proxy).await, arguments, "failed", expected).await;
+    });
+    join_all(checks).await;
 }
 
 /// The agent does not get cancels: a proxy answers them with the task as it is.

@@ -307,7 +307,7 @@ async fn timeouts_and_limits_fail_the_task() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn unreachable_endpoint_and_secrets_are_not_named() {
     let closed = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

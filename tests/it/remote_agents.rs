@@ -15,6 +15,7 @@ use a2a_service::{
     server::{Limits, Server},
 };
 use axum::{Router, extract::Request, response::IntoResponse as _};
+use futures::future::join_all;
 use http::{StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -694,10 +695,10 @@ async fn query_of_a_base_url_follows_the_path() {
 /// A task in a state of a later version of the protocol is not over, and nothing waits for it for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unknown_states_are_unspecified_with_a_warning() {
-    for (version, state) in [("1.0", json!("TASK_STATE_PAUSED")), ("0.3", json!("paused")), ("1.0", json!(9))] {
+    let check = async |(version, state): (&str, Value)| {
         let paused = json!({"id": "t1", "contextId": "c1", "status": {"state": state}});
         let wrapped = if version == "1.0" { json!({"task": paused}) } else { paused.clone() };
-        for streams in [false, true] {
+        let fails = async |streams| {
             let remote = Remote::of_result(version, streams, &wrapped).await;
             let client = remote.client().await;
             let task = client.get("t1").await.unwrap();
@@ -707,7 +708,8 @@ async fn unknown_states_are_unspecified_with_a_warning() {
             assert_eq!(error.kind(), ErrorKind::InvalidAgentResponse, "{error}");
             assert!(error.to_string().contains("a state that this client does not know"), "{error}");
             assert!(started.elapsed() < 3 * AT_ONCE);
-        }
+        };
+        tokio::join!(fails(false), fails(true));
         let remote = Remote::of_result(version, true, &wrapped).await;
         let (code, stdout, stderr) = run(&["get", "task", &remote.url, "t1"], "").await;
         assert!(code == 0 && stdout.contains("t1"), "{stdout} {stderr}");
@@ -716,7 +718,8 @@ async fn unknown_states_are_unspecified_with_a_warning() {
         let (code, stdout, stderr) = run(&["stream", &remote.url, "Hello"], "").await;
         assert!(code == 6 && stderr.contains("a state that this client does not know"), "{stdout} {stderr}");
         assert_eq!(stderr.matches("warning: ").count(), 1, "{stderr}");
-    }
+    };
+    join_all([("1.0", json!("TASK_STATE_PAUSED")), ("0.3", json!("paused")), ("1.0", json!(9))].map(check)).await;
     // A gateway waits as for a task that is working: its turn has a time limit.
     let wait = async |streams| {
         let reads = Mutex::new(0);
