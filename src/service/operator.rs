@@ -38,8 +38,8 @@ use crate::{
     },
     service::auth::{Token, bearer::bearer_token, require_scope},
     store::{
-        Attempt, Delivery, DeliveryToken, FileUsage, Inspect, LoggedEvent, READ_BYTES, Scope, Store, TaskFilter,
-        TaskKey, TaskSummary, TurnRecord, Unavailable,
+        Attempt, Delivery, DeliveryToken, FileUsage, Inspect, LoggedEvent, Scope, Store, TaskFilter, TaskKey,
+        TaskSummary, TurnRecord, Unavailable,
     },
 };
 
@@ -374,7 +374,7 @@ impl Operator {
         let after = query.after.as_deref().unwrap_or("0").parse();
         let after = after.map_err(|_| Error::invalid_field("after", "is not the number of an event"))?;
         let (agent, task) = self.find(id, query).await?;
-        let events = agent.inspect()?.events(task.number, after, query.limit()?, READ_BYTES).await?;
+        let events = agent.inspect()?.events(task.number, after, query.limit()?).await?;
         let next = events.last().map(|last| last.event.seq()).filter(|last| *last < task.events);
         let json = |logged: &LoggedEvent| {
             let mut json = logged.to_json();

@@ -26,15 +26,9 @@ pub trait Inspect: Send + Sync {
     /// Returns a task by its [number](TaskSummary::number). `None` if it does not exist.
     async fn task(&self, number: u64) -> Result<Option<InspectedTask>, Unavailable>;
 
-    /// Returns at most `limit` events of a task after the sequence number `after`. The event with which they have `max_bytes`
+    /// Returns at most `limit` events of a task after the sequence number `after`. The event with which they have 1 MiB
     /// ([`Event::approximate_size`]) is the last one. None if the task does not exist, or its log was deleted.
-    async fn events(
-        &self,
-        number: u64,
-        after: Seq,
-        limit: usize,
-        max_bytes: usize,
-    ) -> Result<Vec<LoggedEvent>, Unavailable>;
+    async fn events(&self, number: u64, after: Seq, limit: usize) -> Result<Vec<LoggedEvent>, Unavailable>;
 
     /// Counts what the store has.
     async fn counts(&self) -> Result<Counts, Unavailable>;

@@ -10,8 +10,7 @@ use crate::{
     cli::config::StorePath,
     protocol::event::Seq,
     store::{
-        DeliveryPage, DeliveryToken, Inspect, InspectedTask, LoggedEvent, PushQueue as _, READ_BYTES, TaskFilter,
-        TaskPage,
+        DeliveryPage, DeliveryToken, Inspect, InspectedTask, LoggedEvent, PushQueue as _, TaskFilter, TaskPage,
         postgres::{Options, Postgres},
         sqlite::{ExportError, Inspector},
     },
@@ -100,7 +99,7 @@ impl Reader {
     pub(super) fn events(&self, number: u64, after: Seq, limit: usize) -> anyhow::Result<Vec<LoggedEvent>> {
         match self {
             Self::File(file) => Ok(file.events(number, after, limit)?),
-            Self::Shared(..) => self.run(async |store| Inspect::events(store, number, after, limit, READ_BYTES).await),
+            Self::Shared(..) => self.run(async |store| Inspect::events(store, number, after, limit).await),
         }
     }
 

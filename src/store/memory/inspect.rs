@@ -8,8 +8,8 @@ use super::{EntryLog, Inspect, ListQuery, Memory, Seq, TaskEntry, TaskKey, Unava
 use crate::{
     protocol::{event::Event, pb::v1::TaskState},
     store::{
-        Counts, InspectedTask, LoggedEvent, MAX_OWNERS, TaskFilter, TaskPage, TaskSummary, inspect::status_text,
-        log_codec::to_u64, turn_record::time_of,
+        Counts, InspectedTask, LoggedEvent, MAX_OWNERS, READ_BYTES, TaskFilter, TaskPage, TaskSummary,
+        inspect::status_text, log_codec::to_u64, turn_record::time_of,
     },
 };
 
@@ -45,20 +45,14 @@ impl Inspect for Memory {
         }))
     }
 
-    async fn events(
-        &self,
-        number: u64,
-        after: Seq,
-        limit: usize,
-        max_bytes: usize,
-    ) -> Result<Vec<LoggedEvent>, Unavailable> {
+    async fn events(&self, number: u64, after: Seq, limit: usize) -> Result<Vec<LoggedEvent>, Unavailable> {
         let events = self.with_number(number, |key, entry| {
             let ended = entry.row.state.is_terminal().then_some(entry.row.time);
             let logged = |event: Event| {
                 let (commit, time) = entry.commits.commit(event.seq()).or(ended.map(|time| (0, time))).unzip();
                 LoggedEvent { event, time, commit }
             };
-            logged_events(entry, key, after, limit, max_bytes).into_iter().map(logged).collect()
+            logged_events(entry, key, after, limit, READ_BYTES).into_iter().map(logged).collect()
         });
         Ok(events.unwrap_or_default())
     }

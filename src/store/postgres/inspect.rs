@@ -11,7 +11,7 @@ use super::{
     values::{is_unstorable, row_range, signed, unsigned, unsigned_int},
 };
 use crate::store::{
-    Counts, InspectedTask, LoggedEvent, MAX_OWNERS, Millis, TaskFilter, TaskPage, TaskSummary,
+    Counts, InspectedTask, LoggedEvent, MAX_OWNERS, Millis, READ_BYTES, TaskFilter, TaskPage, TaskSummary,
     inspect::status_text,
     turn_record::{error_id, error_key, time_of},
 };
@@ -127,18 +127,36 @@ impl Inspect for Postgres {
         Ok(Some(InspectedTask { summary, task, push_configs, turns: read::turns(&self.background, tid).await? }))
     }
 
-    async fn events(
-        &self,
-        number: u64,
-        after: Seq,
-        limit: usize,
-        max_bytes: usize,
-    ) -> Result<Vec<LoggedEvent>, Unavailable> {
-        Ok(logged(&self.background, number, after, limit, max_bytes).await?)
+    async fn events(&self, number: u64, after: Seq, limit: usize) -> Result<Vec<LoggedEvent>, Unavailable> {
+        let sql = r#"SELECT tid, CASE WHEN whole IS NOT NULL THEN "time" END AS ended FROM @task
+            WHERE number = $1 AND NOT folded AND state >= 0"#;
+        let Some(row) = self.background.query_row(sql, &[&signed(number)]).await? else { return Ok(Vec::new()) };
+        let (tid, ended): (Uuid, Option<Millis>) = (row.try_get("tid")?, row.try_get("ended")?);
+        let events = read::events(&self.background, tid, after, limit, READ_BYTES).await?;
+        let last = events.last().map_or(after, Event::seq);
+        // The first row that ends at or after an event is that of its commit.
+        let sql = "SELECT last, first, at FROM @log WHERE tid = $1 AND last > $2 AND first <= $3 ORDER BY last";
+        let rows = self.background.query(sql, &[&tid, &signed(after), &signed(last)]).await?;
+        let mut commits = Vec::with_capacity(rows.len());
+        for row in rows {
+            commits.push((unsigned(&row, "last")?, unsigned(&row, "first")?, row.try_get::<_, Millis>("at")?));
+        }
+        let mut commits = commits.into_iter().peekable();
+        let logged = events.into_iter().map(|event| {
+            while commits.next_if(|(last, ..)| *last < event.seq()).is_some() {}
+            let (commit, time) = commits.peek().map(|(_, first, at)| (*first, *at)).unzip();
+            LoggedEvent { event, time: ended.or(time), commit: commit.or(ended.and(Some(0))) }
+        });
+        Ok(logged.collect())
     }
 
     async fn counts(&self) -> Result<Counts, Unavailable> {
-        let tasks = self.count_states(&self.background).await?;
+        let sql = "SELECT state, count(*) AS tasks FROM @task WHERE state >= 0 GROUP BY state ORDER BY state";
+        let mut tasks = Vec::new();
+        for row in self.background.query(sql, &[]).await? {
+            let state = TaskState::try_from(i32::from(row.try_get::<_, i16>("state")?)).unwrap_or_default();
+            tasks.push((state, unsigned(&row, "tasks")?));
+        }
         let sql = "SELECT owner, tenant, count(*) AS tasks FROM @task WHERE state >= 0 GROUP BY owner, tenant
             ORDER BY 3 DESC, 1, 2 LIMIT $1";
         let mut owners = Vec::new();
@@ -159,47 +177,4 @@ impl Inspect for Postgres {
             idempotency_keys: unsigned(&row, "sends")?,
         })
     }
-}
-
-impl Postgres {
-    /// Counts the tasks by state.
-    pub(super) async fn count_states(&self, connection: &Connection) -> Result<Vec<(TaskState, u64)>, Failure> {
-        let sql = "SELECT state, count(*) AS tasks FROM @task WHERE state >= 0 GROUP BY state ORDER BY state";
-        let rows = connection.query(sql, &[]).await?;
-        let counts = rows.iter().map(|row| {
-            let state = TaskState::try_from(i32::from(row.try_get::<_, i16>("state")?)).unwrap_or_default();
-            Ok((state, unsigned(row, "tasks")?))
-        });
-        counts.collect()
-    }
-}
-
-/// Events of [`Inspect::events`].
-async fn logged(
-    connection: &Connection,
-    number: u64,
-    after: Seq,
-    limit: usize,
-    max_bytes: usize,
-) -> Result<Vec<LoggedEvent>, Failure> {
-    let sql = r#"SELECT tid, CASE WHEN whole IS NOT NULL THEN "time" END AS ended FROM @task
-        WHERE number = $1 AND NOT folded AND state >= 0"#;
-    let Some(row) = connection.query_row(sql, &[&signed(number)]).await? else { return Ok(Vec::new()) };
-    let (tid, ended): (Uuid, Option<Millis>) = (row.try_get("tid")?, row.try_get("ended")?);
-    let events = read::events(connection, tid, after, limit, max_bytes).await?;
-    let last = events.last().map_or(after, Event::seq);
-    // The first row that ends at or after an event is that of its commit.
-    let sql = "SELECT last, first, at FROM @log WHERE tid = $1 AND last > $2 AND first <= $3 ORDER BY last";
-    let rows = connection.query(sql, &[&tid, &signed(after), &signed(last)]).await?;
-    let mut commits = Vec::with_capacity(rows.len());
-    for row in rows {
-        commits.push((unsigned(&row, "last")?, unsigned(&row, "first")?, row.try_get::<_, Millis>("at")?));
-    }
-    let mut commits = commits.into_iter().peekable();
-    let logged = events.into_iter().map(|event| {
-        while commits.next_if(|(last, ..)| *last < event.seq()).is_some() {}
-        let (commit, time) = commits.peek().map(|(_, first, at)| (*first, *at)).unzip();
-        LoggedEvent { event, time: ended.or(time), commit: commit.or(ended.and(Some(0))) }
-    });
-    Ok(logged.collect())
 }

@@ -128,7 +128,7 @@ impl Inspector {
 
     /// Returns events of a task with their times.
     pub(crate) fn events(&self, number: u64, after: Seq, limit: usize) -> Result<Vec<LoggedEvent>, Error> {
-        self.read(|db| events(db, number, after, limit, READ_BYTES))
+        self.read(|db| events(db, number, after, limit))
     }
 
     /// Returns the number of tasks of an owner, in all tenants and states.
@@ -183,14 +183,8 @@ impl Inspect for Sqlite {
         self.inspect(move |db| task(db, number)).await
     }
 
-    async fn events(
-        &self,
-        number: u64,
-        after: Seq,
-        limit: usize,
-        max_bytes: usize,
-    ) -> Result<Vec<LoggedEvent>, Unavailable> {
-        self.inspect(move |db| events(db, number, after, limit, max_bytes)).await
+    async fn events(&self, number: u64, after: Seq, limit: usize) -> Result<Vec<LoggedEvent>, Unavailable> {
+        self.inspect(move |db| events(db, number, after, limit)).await
     }
 
     async fn counts(&self) -> Result<Counts, Unavailable> {
@@ -312,20 +306,14 @@ fn task(db: &Connection, number: u64) -> rusqlite::Result<Option<InspectedTask>>
 }
 
 /// Events of [`Inspect::events`].
-fn events(
-    db: &Connection,
-    number: u64,
-    after: Seq,
-    limit: usize,
-    max_bytes: usize,
-) -> rusqlite::Result<Vec<LoggedEvent>> {
+fn events(db: &Connection, number: u64, after: Seq, limit: usize) -> rusqlite::Result<Vec<LoggedEvent>> {
     let id = signed(number)?;
     let sql = "SELECT key, CASE WHEN whole IS NOT NULL THEN time END FROM task WHERE id = ? AND folded = 0";
     let found = db.query_row(sql, [id], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<Millis>>(1)?)));
     let Some((key, ended)) = found.optional()? else { return Ok(Vec::new()) };
     // The last log row that begins at or before an event has the time of its commit.
     let mut commit = db.prepare_cached("SELECT at, id FROM log WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT 1")?;
-    let events = read::events(db, id, after, limit, max_bytes)?.into_iter().map(|event| {
+    let events = read::events(db, id, after, limit, READ_BYTES)?.into_iter().map(|event| {
         let rows = (log_row_id(id, 0)?, log_row_id(id, event.seq())?);
         let found = commit.query_row(rows, |row| Ok((row.get::<_, Option<Millis>>(0)?, row.get::<_, i64>(1)?)));
         let (at, row) = found.optional()?.unzip();

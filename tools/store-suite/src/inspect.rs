@@ -155,7 +155,7 @@ fn encoded(id: &str, records: &[(&TurnRecord, bool)]) -> a2a_service::bytes::Byt
 
 /// Times of the commits of the events of a task.
 async fn times(inspect: &dyn Inspect, number: u64) -> Result<Vec<Option<Millis>>, Failure> {
-    Ok(inspect.events(number, 0, 99, usize::MAX).await?.iter().map(|event| event.time).collect())
+    Ok(inspect.events(number, 0, 99).await?.iter().map(|event| event.time).collect())
 }
 
 /// Returns the only task that a filter selects.
@@ -209,7 +209,7 @@ pub(super) async fn times_and_turns_of_commits_are_kept(suite: &StoreSuite) -> C
     ensure_eq!(found.turns, [first, end]);
     let expected = [5, 5, 9, 9, 70_000, 80_000].map(|n| Some(CREATED + n));
     ensure_eq!(times(inspect, summary.number).await?, expected);
-    let page = inspect.events(summary.number, 2, 2, usize::MAX).await?;
+    let page = inspect.events(summary.number, 2, 2).await?;
     let positions: Vec<_> = page.iter().map(|event| (event.event.seq(), event.time)).collect();
     ensure_eq!(positions, [(3, expected[2]), (4, expected[3])]);
     let short = only(inspect, TaskFilter { id: Some(other), ..TaskFilter::default() }).await?;
@@ -254,7 +254,7 @@ pub(super) async fn newest_turns_outlive_their_log(suite: &StoreSuite) -> Checke
     let kept = if suite.has_separate_retention() { &all[all.len() - MAX_TURNS..] } else { &all[..] };
     ensure_eq!(turns().await?, kept);
     ensure_eq!(only(inspect, filter.clone()).await?.has_log, !suite.has_separate_retention());
-    let events = inspect.events(number, 0, 99, usize::MAX).await?;
+    let events = inspect.events(number, 0, 99).await?;
     ensure_eq!(events.is_empty(), suite.has_separate_retention());
     // Nothing is left with the task.
     store.sweep(&Retention::FOREVER.finished(Some(Duration::ZERO)), CREATED + 1000, &|_| false).await?;
