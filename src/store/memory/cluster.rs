@@ -502,56 +502,6 @@ impl SharedStore for Replica {
 }
 
 #[async_trait]
-impl TaskStore for Replica {
-    fn first_fence(&self) -> Fence {
-        self.core.memory.first_fence()
-    }
-
-    fn shared(&self) -> Option<&dyn SharedStore> {
-        Some(self)
-    }
-
-    fn check_capacity(&self, scope: &Scope) -> Result<(), Full> {
-        self.core.memory.check_capacity(scope)
-    }
-
-    async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {
-        let (mut table, me) = (self.core.table.lock(), self.replica());
-        Ok(batch.iter().map(|commit| self.core.commit(&mut table, me, commit)).collect())
-    }
-
-    async fn load(&self, key: &TaskKey) -> Result<Option<StoredTask>, Unavailable> {
-        Ok(self.core.memory.stored(key))
-    }
-
-    async fn events(
-        &self,
-        key: &TaskKey,
-        after: Seq,
-        limit: usize,
-        max_bytes: usize,
-    ) -> Result<Vec<Event>, Unavailable> {
-        TaskStore::events(&self.core.memory, key, after, limit, max_bytes).await
-    }
-
-    async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
-        Ok(self.core.memory.earlier_send(scope, key))
-    }
-
-    async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {
-        self.core.memory.list(query).await
-    }
-
-    async fn log_summary(&self, key: &TaskKey) -> Result<LogSummary, Unavailable> {
-        self.core.memory.log_summary(key).await
-    }
-
-    async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, max: usize) -> Result<usize, Unavailable> {
-        self.core.memory.context_bytes(scope, context, max).await
-    }
-}
-
-#[async_trait]
 impl Maintenance for Replica {
     async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable> {
         self.core.claim(self.replica(), limit)
@@ -587,23 +537,56 @@ impl Maintenance for Replica {
     }
 }
 
-/// Implements the queue with that of the tasks in memory.
-macro_rules! forward_push_queue {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)+) => {
+/// Implements a trait with some methods of a replica, and others that are those of the tasks in memory.
+macro_rules! with_memory {
+    (
+        impl $trait:ident { $($own:tt)* }
+        $(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)+
+    ) => {
         #[async_trait]
-        impl PushQueue for Replica {
-            fn marks_in_commit(&self) -> bool {
-                true
-            }
+        impl $trait for Replica {
+            $($own)*
 
             $(async fn $name(&self, $($argument: $type),*) -> Result<$result, Unavailable> {
-                self.core.memory.$name($($argument),*).await
+                $trait::$name(&self.core.memory, $($argument),*).await
             })+
         }
     };
 }
 
-forward_push_queue! {
+with_memory! {
+    impl TaskStore {
+        fn first_fence(&self) -> Fence {
+            self.core.memory.first_fence()
+        }
+
+        fn shared(&self) -> Option<&dyn SharedStore> {
+            Some(self)
+        }
+
+        fn check_capacity(&self, scope: &Scope) -> Result<(), Full> {
+            self.core.memory.check_capacity(scope)
+        }
+
+        async fn commit(&self, batch: Arc<[Commit]>) -> Result<Vec<Result<Committed, Refused>>, Unavailable> {
+            let (mut table, me) = (self.core.table.lock(), self.replica());
+            Ok(batch.iter().map(|commit| self.core.commit(&mut table, me, commit)).collect())
+        }
+    }
+    fn load(key: &TaskKey) -> Option<StoredTask>;
+    fn events(key: &TaskKey, after: Seq, limit: usize, max_bytes: usize) -> Vec<Event>;
+    fn find_send(scope: &Arc<Scope>, key: &str) -> Option<SendOutcome>;
+    fn list(query: &ListQuery) -> ListPage;
+    fn log_summary(key: &TaskKey) -> LogSummary;
+    fn context_bytes(scope: &Arc<Scope>, context: &str, max: usize) -> usize;
+}
+
+with_memory! {
+    impl PushQueue {
+        fn marks_in_commit(&self) -> bool {
+            true
+        }
+    }
     fn check_push_capacity(scope: &Scope) -> Result<(), Full>;
     fn put_push(key: &TaskKey, push: Arc<PushConfig>, max: usize) -> PutResult;
     fn get_push(key: &TaskKey, id: &str) -> Option<Arc<PushConfig>>;
