@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Event, Position, PushConfig, Scope, Task, TaskKey, TaskState, TurnRecord, Unavailable,
+    Event, Position, PushConfig, Scope, StoredTask, Task, TaskKey, TaskState, TurnRecord, Unavailable,
     log_codec::TaskIds,
     replay::{CheckedRow, Replay},
 };
@@ -177,6 +177,39 @@ pub(in crate::store) fn read_tasks(lines: impl BufRead) -> impl Iterator<Item = 
 }
 
 impl TaskLine {
+    /// Creates the line of a task with its newest checkpoint, and without its log and what else belongs to it.
+    pub(in crate::store) fn new(key: &TaskKey, stored: StoredTask) -> Result<Self, &'static str> {
+        let (StoredTask { position, row, checkpoint, agent_state, turn_contexts, .. }, scope) = (stored, key.scope());
+        let checkpoint = checkpoint.map(|(seq, snapshot)| {
+            let task = snapshot.into_task().map_err(|_| "a task can't be decoded")?;
+            Ok::<_, &str>(Checkpoint { seq, task })
+        });
+        let blob = |bytes: Option<Bytes>| bytes.map(|bytes| Blob(bytes.into()));
+        Ok(Self {
+            owner: scope.owner.to_string(),
+            tenant: scope.tenant.to_string(),
+            id: key.id().to_owned(),
+            context: row.context.to_string(),
+            state: row.state.as_str_name().to_owned(),
+            time: row.time,
+            seq: position.seq,
+            fence: position.fence,
+            open: row.open,
+            taken: row.delivered_seq,
+            cancel: row.cancel_requested,
+            attempt: row.attempt,
+            drained: row.drained,
+            folded: false,
+            checkpoint: checkpoint.transpose()?,
+            log: Vec::new(),
+            saved: blob(agent_state),
+            asked: blob(turn_contexts),
+            turn: None,
+            pushes: Vec::new(),
+            sends: Vec::new(),
+        })
+    }
+
     pub(in crate::store) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         write_json(out, self)
     }

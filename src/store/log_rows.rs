@@ -8,7 +8,7 @@ use prost::{
 
 use super::{
     Commit, Event, Expect, Position, Seq, Task,
-    log_codec::{TaskIds, to_u64},
+    log_codec::{OpenLog, TaskIds, encode_sealed, to_u64},
 };
 use crate::protocol::event::EventFlags;
 
@@ -172,6 +172,13 @@ pub(in crate::store) fn single_row_task(commit: &Commit) -> Option<&Task> {
         && sends.is_empty()
         && push.is_none();
     checkpoint.as_deref().filter(|_| is_single_row)
+}
+
+/// Encodes a short task in a terminal state together with its log. `None` if it is longer than [`MAX_INLINE_BYTES`].
+pub(in crate::store) fn encode_whole(task: &Task, events: &[Event], ids: TaskIds<'_>) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let sealed = encode_sealed(task, &OpenLog::default(), events, ids, MAX_INLINE_BYTES, &mut bytes);
+    sealed.map(|_| bytes)
 }
 
 #[cfg(test)]

@@ -10,16 +10,16 @@ use super::{
     Event, Postgres, PushConfig, Unavailable,
     connection::{Connection, Failure, Parameter},
     delivery::config,
-    read::{self, head, undecodable},
-    values::{position, scope_row, signed, signed_int, task_row, unsigned},
+    read::{self, COLUMNS, LOG_SUMMARY, WITH_LOG, undecodable},
+    values::{key, scope_row, signed, signed_int, task_row, unsigned},
 };
 use crate::{
     base::clock::Clock,
     store::{
         ImportError,
         archive::{Blob, Checkpoint, DeadEntry, LogEntry, PushEntry, SendEntry, TaskLine, read_tasks, write_header},
-        log_codec::{OpenLog, SealedLog, TaskIds, encode_sealed},
-        log_rows::{MAX_INLINE_BYTES, decode_events, decode_task, encode_events, split_task},
+        log_codec::SealedLog,
+        log_rows::{decode_events, encode_events, encode_whole, split_task},
     },
 };
 
@@ -110,82 +110,45 @@ async fn export(
 
 /// Reads a task with all its data.
 async fn task_line(db: &Connection, tid: Uuid, include_secrets: bool) -> Result<TaskLine, Failure> {
-    let sql = "SELECT version, config, extra, cursor, dead, reason FROM @push WHERE tid = $1 ORDER BY number";
-    let mut pushes = Vec::new();
-    for row in db.query(sql, &[&tid]).await? {
-        let dead = match row.try_get("dead")? {
-            Some(time) => Some(DeadEntry { time, reason: row.try_get::<_, Option<_>>("reason")?.unwrap_or_default() }),
-            None => None,
-        };
-        pushes.push(PushEntry::new(config(&row)?, include_secrets, unsigned(&row, "cursor")?, dead));
+    let sql = format!("SELECT {COLUMNS}, {LOG_SUMMARY}, t.folded, t.turn FROM @task t {} WHERE t.tid = $1", *WITH_LOG);
+    let row = db.query_row(&sql, &[&tid]).await?.ok_or_else(|| Failure::damaged("a task has no row"))?;
+    let stored = read::stored_task(&row)?;
+    let (state, seq) = (stored.row.state, stored.position.seq);
+    let mut line = TaskLine::new(&key(&row)?, stored).map_err(Failure::damaged)?;
+    // A short log is its own checkpoint.
+    if line.checkpoint.is_none() && state.is_terminal() {
+        line.checkpoint = read::task(db, tid).await?.map(|task| Checkpoint { seq, task });
     }
-    let mut sends = Vec::new();
+    (line.folded, line.turn) = (row.try_get("folded")?, row.try_get::<_, Option<_>>("turn")?.map(Blob));
+    let sql = "SELECT version, config, extra, cursor, dead, reason FROM @push WHERE tid = $1 ORDER BY number";
+    for row in db.query(sql, &[&tid]).await? {
+        let reason = row.try_get::<_, Option<_>>("reason")?.unwrap_or_default();
+        let dead = row.try_get::<_, Option<_>>("dead")?.map(|time| DeadEntry { time, reason });
+        line.pushes.push(PushEntry::new(config(&row)?, include_secrets, unsigned(&row, "cursor")?, dead));
+    }
     let sql = r#"SELECT key, hash, "time", seq FROM @send WHERE tid = $1 ORDER BY "time", key"#;
     for row in db.query(sql, &[&tid]).await? {
         let (key, hash, time) = (row.try_get("key")?, Blob(row.try_get("hash")?), row.try_get("time")?);
-        sends.push(SendEntry { key, hash, time, seq: unsigned(&row, "seq")? });
+        line.sends.push(SendEntry { key, hash, time, seq: unsigned(&row, "seq")? });
     }
-    let sql =
-        "SELECT t.*, c.seq AS checkpoint, c.head, c.artifacts FROM @task t LEFT JOIN @checkpoint c ON c.tid = t.tid
-        WHERE t.tid = $1";
-    let row = db.query_row(sql, &[&tid]).await?.ok_or_else(|| Failure::damaged("a task has no row"))?;
-    let (id, bytes) = (row.try_get::<_, String>("id")?, |column| row.try_get::<_, Option<Vec<u8>>>(column));
-    let (task, position) = (head(&row)?, position(&row)?);
-    let ids = TaskIds { id: &id, context: &task.context };
-    let mut log = Vec::new();
-    if let Some(whole) = bytes("whole")? {
+    if let Some(whole) = row.try_get::<_, Option<Vec<u8>>>("whole")? {
         let events = SealedLog::from_bytes(whole.into());
-        log.extend(events.events(0, ids).map(|event| LogEntry::new(&event, None, None)));
+        line.log = events.events(0, line.ids()).map(|event| LogEntry::new(&event, None, None)).collect();
     }
     let sql = "SELECT last, first, at, events, turn FROM @log WHERE tid = $1 AND last > $2 ORDER BY last LIMIT $3";
     let mut after = 0_i64;
     loop {
         let rows = db.query(sql, &[&tid, &after, &LOG_ROWS]).await?;
-        let Some(last) = rows.last() else { break };
+        let Some(last) = rows.last() else { return Ok(line) };
         after = last.try_get("last")?;
         for row in rows {
             let events = row.try_get::<_, Vec<u8>>("events")?.into();
-            let events = decode_events(unsigned(&row, "first")?, events, ids).ok_or_else(undecodable)?;
+            let events = decode_events(unsigned(&row, "first")?, events, line.ids()).ok_or_else(undecodable)?;
             // Of the first event.
             let (mut at, mut turn) = (Some(row.try_get("at")?), row.try_get::<_, Option<_>>("turn")?.map(Blob));
-            log.extend(events.iter().map(|event| LogEntry::new(event, at.take(), turn.take())));
+            line.log.extend(events.iter().map(|event| LogEntry::new(event, at.take(), turn.take())));
         }
     }
-    let checkpoint = match bytes("head")? {
-        Some(head) => {
-            let task = decode_task(&head, row.try_get("artifacts")?);
-            let task = task.map_err(|_| Failure::damaged("a task can't be decoded"))?;
-            Some(Checkpoint { seq: unsigned(&row, "checkpoint")?, task })
-        }
-        // A short log is its own checkpoint.
-        None if task.state.is_terminal() => {
-            read::task(db, tid).await?.map(|task| Checkpoint { seq: position.seq, task })
-        }
-        None => None,
-    };
-    Ok(TaskLine {
-        owner: row.try_get("owner")?,
-        tenant: row.try_get("tenant")?,
-        context: task.context.to_string(),
-        state: task.state.as_str_name().to_owned(),
-        time: task.time,
-        seq: position.seq,
-        fence: position.fence,
-        open: task.open,
-        taken: task.delivered_seq,
-        cancel: task.cancel_requested,
-        attempt: task.attempt,
-        drained: task.drained,
-        folded: row.try_get("folded")?,
-        checkpoint,
-        log,
-        saved: bytes("saved")?.map(Blob),
-        asked: bytes("asked")?.map(Blob),
-        turn: bytes("turn")?.map(Blob),
-        pushes,
-        sends,
-        id,
-    })
 }
 
 async fn import(db: &Connection, lines: impl BufRead) -> Result<u64, ImportError> {
@@ -209,11 +172,8 @@ async fn import_task(db: &Connection, line: &TaskLine) -> Result<(), ImportError
     let (checkpoint, task) = line.checkpoint.as_ref().map(|found| (found.seq, &found.task)).unzip();
     // A short task that ended with its first commit has no times.
     let is_single = state.is_terminal() && line.log.iter().all(|entry| entry.at.is_none() && entry.turn.is_none());
-    let whole = task.filter(|_| is_single && events.first().is_some_and(|first| first.seq() == 1)).and_then(|task| {
-        let mut bytes = Vec::new();
-        let sealed = encode_sealed(task, &OpenLog::default(), &events, line.ids(), MAX_INLINE_BYTES, &mut bytes);
-        sealed.map(|_| bytes)
-    });
+    let sealed = task.filter(|_| is_single && events.first().is_some_and(|first| first.seq() == 1));
+    let whole = sealed.and_then(|task| encode_whole(task, &events, line.ids()));
     let (head, artifacts) = task.filter(|_| whole.is_none()).map(|task| split_task(task).into()).unzip();
     let (mut rows, mut at) = (Vec::new(), line.time);
     for (entry, events) in line.rows(&events, EVENTS_PER_ROW).filter(|_| whole.is_none()) {

@@ -24,8 +24,8 @@ use super::{
 };
 use crate::store::{
     Expect, IdempotencyRecord, Rejected,
-    log_codec::{self, OpenLog, TaskIds},
-    log_rows::{MAX_INLINE_BYTES, encode_events, single_row_task, split_task},
+    log_codec::TaskIds,
+    log_rows::{MAX_INLINE_BYTES, encode_events, encode_whole, single_row_task, split_task},
 };
 
 /// Maximum number of changes in a statement.
@@ -283,11 +283,7 @@ fn change(tid: Uuid, commit: &Commit) -> Change {
     let Commit { key, row, events, .. } = commit;
     let ids = TaskIds { id: key.id(), context: &row.context };
     let (is_new, expected) = (commit.expect == Expect::New, commit.expected_position().unwrap_or_default());
-    let whole = single_row_task(commit).and_then(|task| {
-        let mut bytes = Vec::new();
-        let sealed = log_codec::encode_sealed(task, &OpenLog::default(), events, ids, MAX_INLINE_BYTES, &mut bytes);
-        sealed.map(|_| bytes)
-    });
+    let whole = single_row_task(commit).and_then(|task| encode_whole(task, events, ids));
     let encoded = (!events.is_empty() && whole.is_none()).then(|| encode_events(events, ids));
     let is_short = is_new && encoded.as_ref().is_some_and(|events| events.len() <= MAX_INLINE_BYTES);
     let checkpoint = commit.checkpoint.as_ref().filter(|_| whole.is_none() && !is_short);

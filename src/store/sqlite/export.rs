@@ -6,16 +6,16 @@ use std::{
     sync::Arc,
 };
 
-use rusqlite::{Connection, OptionalExtension as _, Row, named_params};
+use rusqlite::{Connection, named_params};
 use tokio::sync::oneshot;
 
 use super::{
-    Event, Sqlite, TaskState, Unavailable, delivery,
+    Event, Sqlite, Unavailable, delivery,
     error::Error,
     inspect::{Inspector, check_task},
     read,
     transaction::WriteTransaction,
-    values::{first_seq, log_row_id, other_error, signed, unsigned},
+    values::{damaged, first_seq, log_row_id, other_error, signed, unsigned},
 };
 use crate::store::{
     ImportError,
@@ -76,20 +76,28 @@ impl Inspector {
 }
 
 fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Result<TaskLine> {
-    let blob = |row: &Row<'_>, at| Ok::<_, rusqlite::Error>(Blob(row.get(at)?));
+    let stored = read::load_row(db, id)?;
+    let (state, seq) = (stored.row.state, stored.position.seq);
+    let mut line = TaskLine::new(&read::key_of(db, id)?, stored).map_err(damaged)?;
+    // A short log is its own checkpoint. A line has a checkpoint of every task in a terminal state.
+    if line.checkpoint.is_none() && state.is_terminal() {
+        line.checkpoint = Some(Checkpoint { seq, task: read::TaskReader::new(db, true)?.read(id, seq)? });
+    }
+    let mut row = db.prepare_cached("SELECT folded, turn FROM task WHERE id = ?")?;
+    (line.folded, line.turn) = row.query_row([id], |row| Ok((row.get(0)?, row.get::<_, Option<_>>(1)?.map(Blob))))?;
     let sql = "SELECT version, config, beside, cursor, dead, reason FROM push WHERE task = ? ORDER BY number";
     let mut pushes = db.prepare_cached(sql)?;
     let pushes = pushes.query_map([id], |row| {
-        let dead = match row.get(4)? {
-            Some(time) => Some(DeadEntry { time, reason: row.get::<_, Option<_>>(5)?.unwrap_or_default() }),
-            None => None,
-        };
+        let reason = row.get::<_, Option<_>>(5)?.unwrap_or_default();
+        let dead = row.get::<_, Option<_>>(4)?.map(|time| DeadEntry { time, reason });
         Ok(PushEntry::new(delivery::config(row)?, include_secrets, unsigned(row.get(3)?), dead))
     })?;
+    line.pushes = pushes.collect::<rusqlite::Result<_>>()?;
     let mut sends = db.prepare_cached("SELECT key, hash, time, seq FROM send WHERE task = ? ORDER BY time, key")?;
     let sends = sends.query_map([id], |row| {
-        Ok(SendEntry { key: row.get(0)?, hash: blob(row, 1)?, time: row.get(2)?, seq: unsigned(row.get(3)?) })
+        Ok(SendEntry { key: row.get(0)?, hash: Blob(row.get(1)?), time: row.get(2)?, seq: unsigned(row.get(3)?) })
     })?;
+    line.sends = sends.collect::<rusqlite::Result<_>>()?;
     let mut rows = db.prepare_cached("SELECT id, at, turn FROM log WHERE id >= ? AND id < ? ORDER BY id")?;
     let rows = rows.query_map((log_row_id(id, 0)?, log_row_id(id + 1, 0)?), |row| {
         Ok((first_seq(row.get(0)?), (row.get(1)?, row.get::<_, Option<_>>(2)?.map(Blob))))
@@ -99,51 +107,8 @@ fn task_line(db: &Connection, id: i64, include_secrets: bool) -> rusqlite::Resul
         let (at, turn) = rows.remove(&event.seq()).unwrap_or_default();
         LogEntry::new(event, at, turn)
     };
-    let log = read::events(db, id, 0, usize::MAX, usize::MAX)?.iter().map(log_entry).collect();
-    let saved = "SELECT bytes FROM saved WHERE id = ?";
-    let saved = db.prepare_cached(saved)?.query_row([id], |row| blob(row, 0)).optional()?;
-    let checkpoint = "SELECT seq, task, artifacts FROM checkpoint WHERE id = ?";
-    let checkpoint = db.prepare_cached(checkpoint)?.query_row([id], |row| {
-        let task = read::task(row.get_ref(1)?.as_blob()?, row.get_ref(2)?.as_blob()?)?;
-        Ok(Checkpoint { seq: unsigned(row.get(0)?), task })
-    });
-    let (checkpoint, pushes, sends) =
-        (checkpoint.optional()?, pushes.collect::<rusqlite::Result<_>>()?, sends.collect::<rusqlite::Result<_>>()?);
-    let sql = "SELECT o.owner, o.tenant, t.* FROM task t JOIN scope o ON o.id = t.scope WHERE t.id = ?";
-    db.prepare_cached(sql)?.query_row([id], |row| {
-        let state = TaskState::try_from(row.get::<_, i32>("state")?).unwrap_or_default();
-        let seq = unsigned(row.get("seq")?);
-        // A short log is its own checkpoint. A line has a checkpoint of every task in a terminal state.
-        let checkpoint = match checkpoint {
-            None if state.is_terminal() => {
-                Some(Checkpoint { seq, task: read::TaskReader::new(db, true)?.read(id, seq)? })
-            }
-            found => found,
-        };
-        Ok(TaskLine {
-            owner: row.get("owner")?,
-            tenant: row.get("tenant")?,
-            id: row.get("key")?,
-            context: row.get("context")?,
-            state: state.as_str_name().to_owned(),
-            time: row.get("time")?,
-            seq,
-            fence: unsigned(row.get("fence")?),
-            open: row.get("open")?,
-            taken: unsigned(row.get("taken")?),
-            cancel: row.get("cancel")?,
-            attempt: row.get("attempt")?,
-            drained: row.get("drained")?,
-            folded: row.get("folded")?,
-            checkpoint,
-            log,
-            saved,
-            asked: row.get::<_, Option<_>>("asked")?.map(Blob),
-            turn: row.get::<_, Option<_>>("turn")?.map(Blob),
-            pushes,
-            sends,
-        })
-    })
+    line.log = read::events(db, id, 0, usize::MAX, usize::MAX)?.iter().map(log_entry).collect();
+    Ok(line)
 }
 
 impl Sqlite {
