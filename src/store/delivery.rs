@@ -269,10 +269,10 @@ impl Lease {
     }
 }
 
-/// Effect of an outcome.
+/// Effect of an outcome, or of another change of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// None, because the claim is no longer the last one.
+    /// None, such as that of an outcome whose claim is no longer the last one.
     Stale,
     /// The state of the delivery has changed.
     Recorded,

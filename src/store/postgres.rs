@@ -19,7 +19,8 @@ pub use self::options::Options;
 use self::{
     connection::{Connection, Failure, Use},
     options::Settings,
-    values::{signed, task_row, unsigned},
+    read::{COLUMNS, LOG_SUMMARY, WITH_LOG},
+    values::{comparable, digest, key, scope_row, signed, task_row, unsigned},
     wake::Wakes,
 };
 use super::{
@@ -161,24 +162,39 @@ impl Postgres {
             None => options.prepared.then(|| (settings.clone(), tls.clone())),
         };
         let wakes = Wakes::new(&settings.schema, options.notifies, listen, Arc::clone(&control), replica);
-        let background = Arc::new(connect(Use::Long).with_probe(&control));
-        let usage = Arc::new(Mutex::new(quota::Usage::new(options.max_tasks, options.max_tasks_per_owner)));
-        tokio::spawn(quota::keep(Arc::downgrade(&usage), Arc::clone(&background), id.subscribe()));
-        Ok(Self {
-            lanes: [connect(Use::Commits), connect(Use::Commits)],
-            readers: [(); 2].map(|()| connect(Use::Short).with_probe(&control)),
+        let store = Self::new(options, id, first_fence, wakes, &control, |use_of| match use_of {
+            Use::Commits => connect(use_of),
+            Use::Short | Use::Long | Use::Notifications(_) => connect(use_of).with_probe(&control),
+        });
+        let (usage, background) = (Arc::downgrade(&store.usage), Arc::clone(&store.background));
+        tokio::spawn(quota::keep(usage, background, store.id.subscribe()));
+        Ok(store)
+    }
+
+    /// Creates the store of a replica, with these connections beside that of control.
+    fn new(
+        options: &Options,
+        id: watch::Sender<u64>,
+        first_fence: Fence,
+        wakes: Wakes,
+        control: &Arc<Connection>,
+        connect: impl Fn(Use) -> Connection,
+    ) -> Self {
+        Self {
+            lanes: [(); 2].map(|()| connect(Use::Commits)),
+            readers: [(); 2].map(|()| connect(Use::Short)),
             next_reader: AtomicUsize::new(0),
-            control,
-            background,
+            control: Arc::clone(control),
+            background: Arc::new(connect(Use::Long)),
             id,
             first_fence,
             name: options.name.replace('\0', "").into(),
             lease: options.lease,
             wakes,
             totals: list::Totals::default(),
-            usage,
+            usage: Arc::new(Mutex::new(quota::Usage::new(options.max_tasks, options.max_tasks_per_owner))),
             max_push_configs_per_owner: options.max_push_configs_per_owner,
-        })
+        }
     }
 
     /// Creates or migrates the schema, without joining the other servers.
@@ -234,7 +250,10 @@ impl TaskStore for Postgres {
     }
 
     async fn load(&self, key: &TaskKey) -> Result<Option<StoredTask>, Unavailable> {
-        Ok(self.load_task(key).await?)
+        let sql =
+            format!("SELECT {COLUMNS}, {LOG_SUMMARY} FROM @task t {} WHERE t.tid = $1 AND t.state >= 0", *WITH_LOG);
+        let row = self.reader().query_row(&sql, &[&task_row(key)]).await?;
+        Ok(row.map(|row| read::stored_task(&row)).transpose()?)
     }
 
     async fn events(
@@ -248,7 +267,13 @@ impl TaskStore for Postgres {
     }
 
     async fn find_send(&self, scope: &Arc<Scope>, key: &str) -> Result<Option<SendOutcome>, Unavailable> {
-        Ok(self.find_outcome(scope, key).await?)
+        let sql = "SELECT id, seq, hash FROM @send WHERE scope = $1 AND key = $2";
+        let row = self.reader().query_row(sql, &[&scope_row(scope), &comparable(key)]).await?;
+        let outcome = row.map(|row| {
+            let (task_id, hash) = (row.try_get::<_, &str>("id")?.into(), digest(&row)?);
+            Ok::<_, Failure>(SendOutcome { task_id, seq: unsigned(&row, "seq")?, hash })
+        });
+        Ok(outcome.transpose()?)
     }
 
     async fn list(&self, query: &ListQuery) -> Result<ListPage, Unavailable> {
@@ -256,11 +281,16 @@ impl TaskStore for Postgres {
     }
 
     async fn log_summary(&self, key: &TaskKey) -> Result<LogSummary, Unavailable> {
-        Ok(self.summarize_log(key).await?)
+        let sql = format!("SELECT {LOG_SUMMARY} FROM @task t WHERE tid = $1 AND state >= 0");
+        let row = self.reader().query_row(&sql, &[&task_row(key)]).await?;
+        Ok(row.map(|row| read::log_summary(&row)).transpose()?.unwrap_or_default())
     }
 
     async fn context_bytes(&self, scope: &Arc<Scope>, context: &str, _max: usize) -> Result<usize, Unavailable> {
-        Ok(self.sum_context(scope, context).await?)
+        let sql = "SELECT coalesce(sum(bytes), 0)::int8 AS bytes FROM @task WHERE scope = $1 AND context = $2";
+        let row = self.reader().query_row(sql, &[&scope_row(scope), &comparable(context)]).await?;
+        let bytes = row.map(|row| unsigned(&row, "bytes")).transpose()?;
+        Ok(usize::try_from(bytes.unwrap_or(0)).unwrap_or(usize::MAX))
     }
 }
 
@@ -280,7 +310,10 @@ impl Maintenance for Postgres {
     }
 
     async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<TaskKey>, Unavailable> {
-        Ok(self.find_idle(before, skip, limit).await?)
+        let sql = r#"SELECT owner, tenant, id FROM @task WHERE NOT open AND state IN (6, 8) AND "time" < $1
+            ORDER BY "time", tid LIMIT $2 OFFSET $3"#;
+        let rows = self.background.query(sql, &[&before, &signed(limit), &signed(skip)]).await?;
+        Ok(rows.iter().map(key).collect::<Result<_, _>>()?)
     }
 
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable> {

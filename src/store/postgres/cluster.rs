@@ -1,19 +1,14 @@
 //! Access of operators without joining the other servers: an overview of the replicas, and the end of what a stuck one runs.
 
-use std::{
-    array,
-    sync::{Arc, atomic::AtomicUsize},
-};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{
     Error, Options, Postgres, TaskKey, Unavailable,
     commit::UNREAD,
-    list,
-    quota::Usage,
+    connection::Connection,
     shared::NEXT_FENCE,
     values::{signed, task_row, unsigned},
     wake::Wakes,
@@ -46,22 +41,9 @@ impl Postgres {
     pub(crate) async fn open_for_operator(url: &str, options: &Options) -> Result<Self, Error> {
         let (settings, connection) = Self::connect(url, options).await?;
         connection.query_row("SELECT version FROM @meta", &[]).await?;
-        let (control, (id, replica)) = (Arc::new(connection.clone()), watch::channel(0));
-        Ok(Self {
-            lanes: array::from_fn(|_| connection.clone()),
-            readers: array::from_fn(|_| connection.clone()),
-            next_reader: AtomicUsize::new(0),
-            wakes: Wakes::new(&settings.schema, false, None, Arc::clone(&control), replica),
-            control,
-            background: Arc::new(connection),
-            id,
-            first_fence: 0,
-            name: Box::default(),
-            lease: options.lease,
-            totals: list::Totals::default(),
-            usage: Arc::new(Mutex::new(Usage::new(options.max_tasks, options.max_tasks_per_owner))),
-            max_push_configs_per_owner: options.max_push_configs_per_owner,
-        })
+        let (control, (id, replica)) = (Arc::new(connection), watch::channel(0));
+        let wakes = Wakes::new(&settings.schema, false, None, Arc::clone(&control), replica);
+        Ok(Self::new(options, id, 0, wakes, &control, |_| Connection::clone(&control)))
     }
 
     /// Returns the replicas, and what waits for one, as an object of JSON.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{
     Full, Millis, Postgres, PushConfig, Scope, TaskKey, Unavailable,
     connection::{Connection, Failure, Parameter},
-    values::{is_unstorable, key, signed, signed_int, task_row, unsigned, unsigned_int},
+    values::{comparable, is_unstorable, key, signed, signed_int, task_row, unsigned, unsigned_int},
 };
 use crate::{
     protocol::{pb::v1::TaskPushNotificationConfig, version::Version},
@@ -47,27 +47,19 @@ pub(super) fn config(row: &Row) -> Result<Arc<PushConfig>, Failure> {
 /// Decodes [`COLUMNS`].
 fn delivery(row: &Row) -> Result<Delivery, Failure> {
     let text = |column| Ok::<_, Failure>(row.try_get::<_, Option<&str>>(column)?.map(Box::from));
-    let dead = match row.try_get("dead")? {
-        Some(time) => Some(DeadLetter { time, reason: text("reason")?.unwrap_or_default() }),
-        None => None,
-    };
-    let last = match row.try_get("tried")? {
-        Some(time) => {
-            let status = row.try_get::<_, Option<i32>>("status")?.and_then(|status| status.try_into().ok());
-            Some(Attempt { time, status, error: text("error")? })
-        }
-        None => None,
-    };
+    let time = |column| row.try_get::<_, Option<Millis>>(column);
+    let (reason, error) = (text("reason")?.unwrap_or_default(), text("error")?);
+    let status = row.try_get::<_, Option<i32>>("status")?.and_then(|status| status.try_into().ok());
     let state = DeliveryState {
         cursor: unsigned(row, "cursor")?,
         end: row.try_get::<_, Option<i64>>("last")?.and_then(|last| last.try_into().ok()),
-        due: row.try_get("due")?,
+        due: time("due")?,
         attempts: unsigned_int(row, "attempts")?,
-        pending_since: row.try_get("pending")?,
+        pending_since: time("pending")?,
         runner: text("runner")?,
         claim: unsigned(row, "claim")?,
-        dead,
-        last,
+        dead: time("dead")?.map(|time| DeadLetter { time, reason }),
+        last: time("tried")?.map(|time| Attempt { time, status, error }),
     };
     Ok(Delivery { key: key(row)?, config: config(row)?, seq: unsigned(row, "seq")?, state })
 }
@@ -85,22 +77,12 @@ pub(super) async fn mark_due(connection: &Connection, keys: &[TaskKey], now: Mil
     Ok(connection.query(sql, &[&tids, &now]).await?.len())
 }
 
-/// Change of a delivery.
-enum Change {
-    Nothing,
-    Write,
-    Delete,
-}
-
 impl Postgres {
     /// Returns the limit if the tasks of an owner have as many configurations, over all tenants.
     pub(super) async fn check_push_configs(&self, owner: &str) -> Result<Result<(), Full>, Failure> {
-        if is_unstorable(owner) {
-            return Ok(Ok(()));
-        }
         let max = self.max_push_configs_per_owner;
         let sql = "SELECT count(*) AS configs FROM (SELECT 1 FROM @push WHERE owner = $1 LIMIT $2) configs";
-        let row = self.control.query_row(sql, &[&owner, &signed(max)]).await?;
+        let row = self.control.query_row(sql, &[&comparable(owner), &signed(max)]).await?;
         let count = row.map(|row| unsigned(&row, "configs")).transpose()?.unwrap_or(0);
         let is_full = usize::try_from(count).is_ok_and(|count| count >= max);
         Ok(if is_full { Err(Full::push_configs_per_owner(max)) } else { Ok(()) })
@@ -119,12 +101,9 @@ impl Postgres {
         key: &TaskKey,
         id: &str,
         replacement: Option<&PushConfig>,
-        mut change: impl FnMut(&mut Delivery) -> Change + Send,
-    ) -> Result<Option<Change>, Failure> {
-        if is_unstorable(id) {
-            return Ok(None);
-        }
-        let tid = task_row(key);
+        mut change: impl FnMut(&mut Delivery) -> Ended + Send,
+    ) -> Result<Option<Ended>, Failure> {
+        let (tid, id) = (task_row(key), comparable(id));
         let read = format!(
             "SELECT {COLUMNS}, p.xmin::text AS revision FROM @push p JOIN @task t ON t.tid = p.tid WHERE p.tid = $1 AND p.id = $2"
         );
@@ -135,12 +114,12 @@ impl Postgres {
             let changed = change(&mut delivery);
             let config = replacement.unwrap_or(&delivery.config);
             let written = match changed {
-                Change::Nothing => return Ok(Some(changed)),
-                Change::Delete => {
+                Ended::Stale => return Ok(Some(changed)),
+                Ended::Deleted => {
                     let sql = "DELETE FROM @push WHERE tid = $1 AND id = $2 AND xmin::text = $3 RETURNING id";
                     self.control.query_row(sql, &[&tid, &id, &revision]).await
                 }
-                Change::Write => {
+                Ended::Recorded => {
                     self.write_delivery(tid, id, revision, config, signed(delivery.seq), &delivery.state).await
                 }
             };
@@ -158,7 +137,7 @@ impl Postgres {
     async fn write_delivery(
         &self,
         tid: Uuid,
-        id: &str,
+        id: Option<&str>,
         revision: &str,
         config: &PushConfig,
         seq: i64,
@@ -241,7 +220,7 @@ impl PushQueue for Postgres {
         for _ in 0..MAX_RACES {
             let replaced = self.change_delivery(key, id, Some(&push), |delivery| {
                 delivery.state.replace();
-                Change::Write
+                Ended::Recorded
             });
             if replaced.await?.is_some() {
                 return Ok(PutResult::Replaced);
@@ -258,11 +237,8 @@ impl PushQueue for Postgres {
     }
 
     async fn get_push(&self, key: &TaskKey, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
-        if is_unstorable(id) {
-            return Ok(None);
-        }
         let sql = "SELECT version, config, extra FROM @push WHERE tid = $1 AND id = $2";
-        let row = self.reader().query_row(sql, &[&task_row(key), &id]).await?;
+        let row = self.reader().query_row(sql, &[&task_row(key), &comparable(id)]).await?;
         Ok(row.map(|row| config(&row)).transpose()?)
     }
 
@@ -284,10 +260,8 @@ impl PushQueue for Postgres {
     }
 
     async fn delete_push(&self, key: &TaskKey, id: &str) -> Result<bool, Unavailable> {
-        if !is_unstorable(id) {
-            let sql = "DELETE FROM @push WHERE tid = $1 AND id = $2";
-            self.control.query(sql, &[&task_row(key), &id]).await?;
-        }
+        let sql = "DELETE FROM @push WHERE tid = $1 AND id = $2";
+        self.control.query(sql, &[&task_row(key), &comparable(id)]).await?;
         Ok(self.exists(key).await?)
     }
 
@@ -362,13 +336,9 @@ impl PushQueue for Postgres {
         let DeliveryClaim { key, config, claim, .. } = claim;
         let changed = self.change_delivery(key, &config.config.id, None, |delivery| {
             let is_replaced = delivery.config != *config;
-            match delivery.state.end_claim(*claim, is_replaced, delivery.seq, &outcome) {
-                Ended::Stale => Change::Nothing,
-                Ended::Recorded => Change::Write,
-                Ended::Deleted => Change::Delete,
-            }
+            delivery.state.end_claim(*claim, is_replaced, delivery.seq, &outcome)
         });
-        let is_recorded = matches!(changed.await?, Some(Change::Write | Change::Delete));
+        let is_recorded = changed.await?.is_some_and(|ended| ended != Ended::Stale);
         if let Some(max) = outcome.max_dead() {
             let sql = "DELETE FROM @push WHERE (tid, id) IN (
                 SELECT tid, id FROM @push WHERE dead IS NOT NULL ORDER BY dead DESC, number DESC OFFSET $1)";
@@ -423,8 +393,8 @@ impl PushQueue for Postgres {
 
     async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable> {
         let changed = self.change_delivery(key, id, None, |delivery| {
-            if delivery.state.retry(delivery.seq, now) { Change::Write } else { Change::Nothing }
+            if delivery.state.retry(delivery.seq, now) { Ended::Recorded } else { Ended::Stale }
         });
-        Ok(matches!(changed.await?, Some(Change::Write)))
+        Ok(changed.await? == Some(Ended::Recorded))
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Event, Inspect, Postgres, Seq, TaskState, Unavailable,
     connection::{Connection, Failure, Parameter},
     delivery, read,
-    values::{is_unstorable, row_range, signed, unsigned, unsigned_int},
+    values::{comparable, row_range, signed, unsigned, unsigned_int},
 };
 use crate::store::{
     Counts, InspectedTask, LoggedEvent, MAX_OWNERS, Millis, READ_BYTES, TaskFilter, TaskPage, TaskSummary,
@@ -82,10 +82,8 @@ impl Inspect for Postgres {
             (owner, "t.owner = ${}"),
             (tenant, "t.tenant = ${}"),
             (context, "t.context = ${}"),
-        ];
-        if texts.iter().any(|(text, _)| text.as_deref().is_some_and(is_unstorable)) {
-            return Ok(TaskPage { tasks: Vec::new(), next: None });
-        }
+        ]
+        .map(|(text, condition)| (text.as_deref().map(comparable), condition));
         let before = before.map_or(i64::MAX, signed);
         let states: Vec<i16> = states.iter().map(|state| i16::try_from(i32::from(*state)).unwrap_or(-1)).collect();
         let error = error_id.as_deref().map(|id| error_key(id).unwrap_or_default().to_vec());

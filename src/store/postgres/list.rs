@@ -11,7 +11,7 @@ use super::{
     ListPage, ListQuery, Millis, Postgres, Task,
     connection::{Failure, Parameter},
     read,
-    values::{is_unstorable, scope_row, signed, unsigned},
+    values::{comparable, scope_row, signed, unsigned},
 };
 use crate::store::{PageToken, page::read_page};
 
@@ -83,10 +83,7 @@ impl Totals {
 impl Postgres {
     /// Returns a page of tasks. Damaged tasks are omitted.
     pub(super) async fn list_tasks(&self, query: &ListQuery) -> Result<ListPage, Failure> {
-        if query.context.as_deref().is_some_and(is_unstorable) {
-            return Ok(ListPage::default());
-        }
-        let (scope, context) = (scope_row(&query.scope), query.context.as_deref());
+        let (scope, context) = (scope_row(&query.scope), query.context.as_deref().and_then(comparable));
         let states: Vec<i16> = match query.state {
             Some(state) => vec![i16::try_from(i32::from(state)).unwrap_or(-1)],
             None => STATES.to_vec(),
@@ -95,7 +92,7 @@ impl Postgres {
         let (time, after) = query.after.as_ref().map_or((Millis::MAX, ""), |token| (token.time, &*token.id));
         // One row more than the limit shows whether there is a next page.
         let limit = signed(query.limit.saturating_add(1));
-        let n = usize::from(context.is_some());
+        let n = usize::from(query.context.is_some());
         let common: [&dyn Parameter; 4] = [&scope, &context, &states, &since];
         let rest: [&dyn Parameter; 3] = [&time, &after, &limit];
         let page: Vec<_> = common.into_iter().chain(rest).collect();

@@ -1,7 +1,7 @@
 //! Connection settings: URL, TLS mode, and the password from a file or the environment.
 
 use std::{
-    env, fmt,
+    env,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -94,17 +94,8 @@ pub(super) struct Settings {
     pub(super) is_outage_logged: Arc<AtomicBool>,
 }
 
-// Without the password.
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { config, verify, schema, .. } = self;
-        f.debug_struct("Settings")
-            .field("hosts", &config.get_hosts())
-            .field("verify", verify)
-            .field("schema", schema)
-            .finish()
-    }
-}
+// The configuration does not print its password.
+debug_fields!(Settings { config, verify, schema });
 
 impl Settings {
     /// Parses a URL. Of the parameters of libpq, it may have those of hosts, TLS and timeouts; `schema` is another one.

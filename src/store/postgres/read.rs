@@ -1,4 +1,4 @@
-//! Reads of a task: row, checkpoint, event log, and idempotency records. Also the current state of several tasks.
+//! Reads of a task: row, checkpoint, and event log. Also the current state of several tasks.
 
 use std::{collections::HashMap, fmt::Display, sync::LazyLock};
 
@@ -7,9 +7,9 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
-    Event, LogSummary, Postgres, Scope, SendOutcome, Seq, StoredTask, Task, TaskKey, TaskState,
+    Event, LogSummary, Seq, StoredTask, Task, TaskState,
     connection::{Connection, Failure, Parameter},
-    values::{is_unstorable, position, scope_row, signed, task_row, unsigned, unsigned_int},
+    values::{position, signed, unsigned, unsigned_int},
 };
 use crate::{
     protocol::{snapshot::Snapshot, task::apply_owned},
@@ -71,7 +71,7 @@ pub(super) fn head(row: &Row) -> Result<TaskHead, Failure> {
 }
 
 /// Decodes [`LOG_SUMMARY`].
-fn log_summary(row: &Row) -> Result<LogSummary, Failure> {
+pub(super) fn log_summary(row: &Row) -> Result<LogSummary, Failure> {
     let newest = row.try_get::<_, Option<&[u8]>>("newest_turn")?.and_then(|turns| TurnRecord::decode("", [turns]));
     let bytes = usize::try_from(unsigned(row, "log_bytes")?).unwrap_or(usize::MAX);
     Ok(LogSummary { bytes, ended_turns: LogSummary::ended_turns(&newest.unwrap_or_default()) })
@@ -117,43 +117,6 @@ pub(super) fn logged_events(row: &Row, id: &str, after: Seq) -> Result<Vec<Event
 
 pub(super) fn undecodable() -> Failure {
     Failure::damaged("a log can't be decoded")
-}
-
-impl Postgres {
-    pub(super) async fn load_task(&self, key: &TaskKey) -> Result<Option<StoredTask>, Failure> {
-        let sql =
-            format!("SELECT {COLUMNS}, {LOG_SUMMARY} FROM @task t {} WHERE t.tid = $1 AND t.state >= 0", *WITH_LOG);
-        self.reader().query_row(&sql, &[&task_row(key)]).await?.map(|row| stored_task(&row)).transpose()
-    }
-
-    pub(super) async fn find_outcome(&self, scope: &Scope, key: &str) -> Result<Option<SendOutcome>, Failure> {
-        if is_unstorable(key) {
-            return Ok(None);
-        }
-        let sql = "SELECT id, seq, hash FROM @send WHERE scope = $1 AND key = $2";
-        let found = self.reader().query_row(sql, &[&scope_row(scope), &key]).await?.map(|row| {
-            let hash: &[u8] = row.try_get("hash")?;
-            let hash = hash.try_into().map_err(|_| Failure::damaged("wrong length of a digest"))?;
-            Ok(SendOutcome { task_id: row.try_get::<_, &str>("id")?.into(), seq: unsigned(&row, "seq")?, hash })
-        });
-        found.transpose()
-    }
-
-    pub(super) async fn summarize_log(&self, key: &TaskKey) -> Result<LogSummary, Failure> {
-        let sql = format!("SELECT {LOG_SUMMARY} FROM @task t WHERE tid = $1 AND state >= 0");
-        let row = self.reader().query_row(&sql, &[&task_row(key)]).await?;
-        row.map_or_else(|| Ok(LogSummary::default()), |row| log_summary(&row))
-    }
-
-    pub(super) async fn sum_context(&self, scope: &Scope, context: &str) -> Result<usize, Failure> {
-        if is_unstorable(context) {
-            return Ok(0);
-        }
-        let sql = "SELECT coalesce(sum(bytes), 0)::int8 AS bytes FROM @task WHERE scope = $1 AND context = $2";
-        let row = self.reader().query_row(sql, &[&scope_row(scope), &context]).await?;
-        let bytes = row.map(|row| unsigned(&row, "bytes")).transpose()?;
-        Ok(usize::try_from(bytes.unwrap_or(0)).unwrap_or(usize::MAX))
-    }
 }
 
 /// Reads at most `limit` events of a task after a sequence number, up to the one with which they have `max_bytes`.

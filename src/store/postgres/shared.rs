@@ -14,7 +14,7 @@ use super::{
     commit::UNREAD,
     connection::{Connection, Failure, Parameter},
     read::{self, COLUMNS, LOG_SUMMARY, WITH_LOG, tail},
-    values::{is_unstorable, key, position, scope_row, signed, task_row, unsigned},
+    values::{digest, is_unstorable, key, position, scope_row, signed, task_row, unsigned},
 };
 use crate::{
     base::clock::whole_millis,
@@ -122,11 +122,10 @@ fn decode_error(bytes: Vec<u8>) -> Option<Error> {
 }
 
 fn mail(row: &Row) -> Result<(u64, Mail), Failure> {
-    let hash: &[u8] = row.try_get("hash")?;
     let mail = Mail {
         kind: if row.try_get::<_, i16>("kind")? == 2 { MailKind::Cancel } else { MailKind::Message },
         key: row.try_get::<_, &str>("key")?.into(),
-        hash: hash.try_into().map_err(|_| Failure::damaged("wrong length of a digest"))?,
+        hash: digest(row)?,
         body: row.try_get::<_, Vec<u8>>("body")?.into(),
     };
     Ok((unsigned(row, "n")?, mail))

@@ -178,12 +178,6 @@ impl Postgres {
         let deleted = self.background.query(&sql, &[&expiry.before, &expiry.kept_since, &tids]).await?;
         Ok(u64::try_from(deleted.len()).unwrap_or(0))
     }
-
-    pub(super) async fn find_idle(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<TaskKey>, Failure> {
-        let sql = r#"SELECT owner, tenant, id FROM @task WHERE NOT open AND state IN (6, 8) AND "time" < $1
-            ORDER BY "time", tid LIMIT $2 OFFSET $3"#;
-        self.background.query(sql, &[&before, &signed(limit), &signed(skip)]).await?.iter().map(key).collect()
-    }
 }
 
 /// Deletes tasks `t` that meet a condition, with everything that belongs to them. Returns how many.

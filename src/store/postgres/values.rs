@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::digest::{self, SHA256};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -37,13 +37,18 @@ fn hash(texts: &[&str]) -> u128 {
         bytes.extend(text.len().to_be_bytes());
         bytes.extend(text.as_bytes());
     }
-    let digest = digest(&SHA256, &bytes);
+    let digest = digest::digest(&SHA256, &bytes);
     digest.as_ref().first_chunk().map_or(0, |first| u128::from_be_bytes(*first))
 }
 
 /// Returns whether PostgreSQL can't store a text, and therefore has no row with it.
 pub(super) fn is_unstorable(text: &str) -> bool {
     text.contains('\0')
+}
+
+/// Returns a text to compare columns with. NULL, which equals none, for one that no row has.
+pub(super) fn comparable(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !is_unstorable(text))
 }
 
 /// Converts a number to a column, which is signed. Numbers beyond its range do not occur.
@@ -64,6 +69,11 @@ pub(super) fn unsigned(row: &Row, column: &str) -> Result<u64, Failure> {
 /// Reads a number of 32 bits that is not negative.
 pub(super) fn unsigned_int(row: &Row, column: &str) -> Result<u32, Failure> {
     Ok(u32::try_from(row.try_get::<_, i32>(column)?).unwrap_or(0))
+}
+
+/// Reads the column `hash`.
+pub(super) fn digest(row: &Row) -> Result<[u8; 16], Failure> {
+    row.try_get::<_, &[u8]>("hash")?.try_into().map_err(|_| Failure::damaged("wrong length of a digest"))
 }
 
 /// Reads the columns `owner`, `tenant` and `id`.

@@ -140,14 +140,8 @@ pub(super) fn config(row: &Row<'_>) -> rusqlite::Result<Arc<PushConfig>> {
 
 /// Decodes the columns [`STATE`], which begin at `first`.
 fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<DeliveryState> {
-    let dead = match row.get(first + 7)? {
-        Some(time) => Some(DeadLetter { time, reason: row.get::<_, Option<Box<str>>>(first + 8)?.unwrap_or_default() }),
-        None => None,
-    };
-    let last = match row.get(first + 9)? {
-        Some(time) => Some(Attempt { time, status: row.get(first + 10)?, error: row.get(first + 11)? }),
-        None => None,
-    };
+    let reason = row.get::<_, Option<Box<str>>>(first + 8)?.unwrap_or_default();
+    let (status, error) = (row.get(first + 10)?, row.get(first + 11)?);
     Ok(DeliveryState {
         cursor: unsigned(row.get(first)?),
         end: row.get::<_, Option<i64>>(first + 1)?.map(unsigned),
@@ -156,8 +150,8 @@ fn state(row: &Row<'_>, first: usize) -> rusqlite::Result<DeliveryState> {
         pending_since: row.get(first + 4)?,
         runner: row.get(first + 5)?,
         claim: unsigned(row.get(first + 6)?),
-        dead,
-        last,
+        dead: row.get::<_, Option<_>>(first + 7)?.map(|time| DeadLetter { time, reason }),
+        last: row.get::<_, Option<_>>(first + 9)?.map(|time| Attempt { time, status, error }),
     })
 }
 
