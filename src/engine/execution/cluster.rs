@@ -12,10 +12,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream};
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     ACCEPT_TIMEOUT, Execution, Shared, live_task, ownership_changed,
@@ -152,7 +149,7 @@ impl Shared {
             Acquired::Ended => Ok(None),
             Acquired::NotFound => Err(Error::task_not_found(key.id())),
         };
-        unfinished.finish();
+        mem::forget(unfinished);
         outcome
     }
 
@@ -287,12 +284,6 @@ impl Shared {
 /// Acquisition in progress. If its caller stops waiting, or gets no response, the task is found again later.
 struct Unfinished<'a>(&'a Replica);
 
-impl Unfinished<'_> {
-    fn finish(self) {
-        mem::forget(self);
-    }
-}
-
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         self.0.expect_orphans();
@@ -371,7 +362,7 @@ async fn follow_tasks((parts, journal): Parts) {
     let Some((shared, replica)) = journal.shared() else { return };
     let (mut wait, mut watched) = (MIN_POLL, BTreeMap::<TaskKey, (ReplicaId, Instant)>::new());
     loop {
-        next_poll(shared, &replica.progress, wait).await;
+        next_poll(shared, replica.progress.notified(), wait).await;
         let Some(parts) = parts.upgrade() else { return };
         let mut followed = journal.followed();
         watched.retain(|key, _| followed.binary_search_by(|live| live.key.cmp(key)).is_ok());
@@ -465,9 +456,9 @@ async fn read_notes((parts, journal): Parts) {
 }
 
 /// Waits for a notification, or for the time of the next poll.
-pub(super) async fn next_poll(shared: &dyn SharedStore, notified: &Notify, wait: Duration) {
+pub(super) async fn next_poll(shared: &dyn SharedStore, notified: impl Future<Output = ()>, wait: Duration) {
     if shared.faults().has(Fault::NeverPoll) {
-        return notified.notified().await;
+        return notified.await;
     }
-    drop(timeout(wait, notified.notified()).await);
+    drop(timeout(wait, notified).await);
 }

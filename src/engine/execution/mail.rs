@@ -3,7 +3,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::pending;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prost::Message as _;
 use tokio::{
@@ -13,13 +12,13 @@ use tokio::{
 
 use super::{
     COMMIT_WAIT, Execution, PUSH_IN_SEND, SendRequest,
-    cluster::{MAX_POLL, MIN_POLL, Ownership},
+    cluster::{MAX_POLL, MIN_POLL, Ownership, next_poll},
     idempotency::IdempotencyKey,
     limits::{RETRY_AFTER, limit_error},
     outcome_unknown, ownership_changed, task_ended, unavailable,
 };
 use crate::{
-    base::{faults::Fault, metric},
+    base::metric,
     engine::journal::{LiveRef, Phase, StoredContexts, TurnContext, TurnReply},
     protocol::{
         error::{Error, ErrorKind},
@@ -279,13 +278,7 @@ impl Execution {
             {
                 return Err(error);
             }
-            let poll = async {
-                if shared.faults().has(Fault::NeverPoll) {
-                    pending::<()>().await;
-                }
-                drop(timeout(wait, pending::<()>()).await);
-            };
-            tokio::select! { biased; () = changed => {}, () = poll => {} }
+            next_poll(shared, changed, wait).await;
             wait = (wait * 2).min(MAX_POLL);
         }
     }

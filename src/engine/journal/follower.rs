@@ -144,11 +144,6 @@ impl LiveState {
         self.is_runner() && !self.is_lost && !self.has_events_in_flight()
     }
 
-    /// Returns whether the task is only followed, or its change is queued or in flight.
-    pub(super) fn is_queued_or_followed(&self) -> bool {
-        self.queued || self.role == TaskRole::Follower
-    }
-
     /// Returns whether readers or callers wait for changes of another process.
     pub(super) fn is_followed(&self) -> bool {
         self.role == TaskRole::Follower

@@ -9,7 +9,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Journal, LiveRef, live::LiveState};
+use super::{Journal, LiveRef, TaskRole, live::LiveState};
 use crate::{
     base::faults::Fault,
     protocol::event::Fence,
@@ -249,20 +249,19 @@ impl Journal {
     /// Drops the tasks that this replica ran, because it was declared dead. Queued changes are refused by the store.
     pub(crate) fn lose_tasks(&self) {
         for task in self.all() {
-            let mut inner = task.lock();
-            if inner.is_queued_or_followed() || inner.committed().is_none() {
-                continue;
+            let inner = task.lock();
+            if !inner.queued && inner.role != TaskRole::Follower && inner.committed().is_some() {
+                self.drop_locked(&task, inner);
             }
-            drop(self.remove_if(&task.0, || true));
-            let wakeups = inner.mark_lost();
-            drop(inner);
-            task.send_wakeups(wakeups);
         }
     }
 
     /// Drops a task that does not exist any more.
     pub(crate) fn drop_task(&self, task: &LiveRef) {
-        let mut inner = task.lock();
+        self.drop_locked(task, task.lock());
+    }
+
+    fn drop_locked(&self, task: &LiveRef, mut inner: parking_lot::MutexGuard<'_, LiveState>) {
         drop(self.remove_if(&task.0, || true));
         let wakeups = inner.mark_lost();
         drop(inner);
