@@ -173,11 +173,6 @@ impl Core {
         (self.clock)()
     }
 
-    /// Time before which data that is [`KEPT_FOR`] a time has expired.
-    fn expired(&self) -> Millis {
-        self.now().saturating_sub(whole_millis(KEPT_FOR))
-    }
-
     fn row(&self, key: &TaskKey) -> Option<(Position, TaskHead)> {
         self.memory.with(key, |entry| (entry.position, entry.row.clone()))
     }
@@ -239,120 +234,16 @@ impl Core {
         let unread_mail = task.has_unread() && !self.faults.has(Fault::IgnoreUnreadMail);
         task.runner = (unread_mail || commit.row.open).then_some(me);
         table.forget_idle(key);
-        self.limit_owned(table);
-        Ok(Committed { unread_mail, has_push })
-    }
-
-    /// Removes the entries of tasks that were deleted, once there are more entries than tasks can exist.
-    fn limit_owned(&self, table: &mut Table) {
+        // There are more entries than tasks can exist.
         if table.owned.len() > self.memory.max_tasks {
             self.remove_deleted(table);
         }
+        Ok(Committed { unread_mail, has_push })
     }
 
+    /// Removes the entries of tasks that were deleted.
     fn remove_deleted(&self, table: &mut Table) {
         table.owned.retain(|key, _| self.memory.with(key, |_| ()).is_some());
-    }
-
-    fn claim(&self, me: ReplicaId, limit: usize) -> Result<Vec<Claim>, Unavailable> {
-        let mut table = self.table.lock();
-        let free_turns = table.check_alive(me)?.load.free_turns;
-        self.remove_deleted(&mut table);
-        let is_dead = |runner: &ReplicaId| !table.replicas.contains_key(runner);
-        let dead = table.owned.iter().filter(|(_, task)| task.runner.as_ref().is_some_and(is_dead));
-        let mut keys: Vec<TaskKey> = dead.map(|(key, _)| key.clone()).take(limit).collect();
-        let free = table.owned.iter().filter(|(_, task)| task.runner.is_none() && task.open);
-        let mut free: Vec<_> = free.filter_map(|(key, _)| Some((self.row(key)?.1.time, key.clone()))).collect();
-        free.sort_unstable();
-        let max_free = usize::try_from(free_turns).unwrap_or(usize::MAX).min(limit - keys.len());
-        keys.extend(free.into_iter().take(max_free).map(|(_, key)| key));
-        let claim = |key: TaskKey| Some((key.clone(), Ok(self.take(&mut table, me, &key)?)));
-        Ok(keys.into_iter().filter_map(claim).collect())
-    }
-
-    fn acquire(&self, me: ReplicaId, key: &TaskKey) -> Result<Acquired, Unavailable> {
-        let mut table = self.table.lock();
-        table.check_alive(me)?;
-        let Some((_, row)) = self.row(key) else { return Ok(Acquired::NotFound) };
-        if row.state.is_terminal() {
-            return Ok(Acquired::Ended);
-        }
-        match table.runner(key) {
-            Some(runner) if runner != me && table.replicas.contains_key(&runner) => Ok(Acquired::Elsewhere(runner)),
-            _ => Ok(self.take(&mut table, me, key).map_or(Acquired::NotFound, |task| Acquired::Owned(Box::new(task)))),
-        }
-    }
-
-    fn post(&self, key: &TaskKey, mail: &Mail) -> Posted {
-        let mut table = self.table.lock();
-        let Some((_, row)) = self.row(key) else { return Posted::NoRunner };
-        if self.memory.earlier_send(key.scope(), &mail.key).is_some() {
-            return Posted::Duplicate { number: None };
-        }
-        let Some(task) = table.owned.get_mut(key) else {
-            return if row.state.is_terminal() { Posted::Ended } else { Posted::NoRunner };
-        };
-        if let Some((number, _)) = task.unread(0).find(|(_, earlier)| earlier.key == mail.key) {
-            return Posted::Duplicate { number: Some(number) };
-        }
-        match task.runner {
-            _ if row.state.is_terminal() => Posted::Ended,
-            None => Posted::NoRunner,
-            Some(_) if task.inbox.len() >= MAX_MAIL => Posted::Full,
-            Some(runner) => {
-                task.mail += 1;
-                task.inbox.insert(task.mail, (mail.clone(), None));
-                if mail.kind == MailKind::Cancel {
-                    _ = self.memory.with_mut(key, |entry| entry.row.cancel_requested = true);
-                }
-                Posted::To { runner, number: task.mail }
-            }
-        }
-    }
-
-    fn burn(&self, key: &TaskKey, expect: &Expect) -> bool {
-        let mut table = self.table.lock();
-        match (expect, self.row(key)) {
-            (Expect::New, None) => {
-                let may_burn = table.burned.contains_key(key) || table.burned.len() < MAX_BURNED;
-                if may_burn {
-                    table.burned.insert(key.clone(), self.now());
-                }
-                may_burn
-            }
-            (Expect::At(expected), Some((position, row))) if *expected == position && !row.open => {
-                _ = self.memory.with_mut(key, |entry| self.raise_fence(entry));
-                if let Some(task) = table.owned.get_mut(key).filter(|task| !task.has_unread()) {
-                    task.runner = None;
-                }
-                table.forget_idle(key);
-                true
-            }
-            (Expect::New | Expect::At(_), _) => false,
-        }
-    }
-
-    fn follow(&self, at: &[(TaskKey, Position)]) -> Vec<(TaskKey, Option<Advance>)> {
-        let (table, mut changed, mut bytes) = (self.table.lock(), Vec::new(), 0);
-        for (key, at) in at {
-            let advance = self.memory.with(key, |entry| {
-                let read = || logged_events(entry, key, at.seq, READ_BATCH, READ_BYTES);
-                (entry.position != *at).then(|| (entry.position, entry.row.clone(), read()))
-            });
-            let advance = match advance {
-                Some(None) => continue,
-                Some(Some((position, row, events))) => {
-                    bytes += events.iter().map(Event::approximate_size).sum::<usize>();
-                    Some(Advance { position, row, runner: table.runner(key), events })
-                }
-                None => None,
-            };
-            changed.push((key.clone(), advance));
-            if bytes >= READ_BYTES {
-                break;
-            }
-        }
-        changed
     }
 }
 
@@ -392,7 +283,17 @@ impl SharedStore for Replica {
     }
 
     async fn acquire(&self, key: &TaskKey) -> Result<Acquired, Unavailable> {
-        self.core.acquire(self.replica(), key)
+        let (core, me) = (&self.core, self.replica());
+        let mut table = core.table.lock();
+        table.check_alive(me)?;
+        let Some((_, row)) = core.row(key) else { return Ok(Acquired::NotFound) };
+        if row.state.is_terminal() {
+            return Ok(Acquired::Ended);
+        }
+        match table.runner(key) {
+            Some(runner) if runner != me && table.replicas.contains_key(&runner) => Ok(Acquired::Elsewhere(runner)),
+            _ => Ok(core.take(&mut table, me, key).map_or(Acquired::NotFound, |task| Acquired::Owned(Box::new(task)))),
+        }
     }
 
     async fn owned(&self, after: Option<&TaskKey>, limit: usize) -> Result<Vec<TaskKey>, Unavailable> {
@@ -416,7 +317,30 @@ impl SharedStore for Replica {
     }
 
     async fn post(&self, key: &TaskKey, mail: &Mail) -> Result<Posted, Unavailable> {
-        Ok(self.core.post(key, mail))
+        let mut table = self.core.table.lock();
+        let Some((_, row)) = self.core.row(key) else { return Ok(Posted::NoRunner) };
+        if self.core.memory.earlier_send(key.scope(), &mail.key).is_some() {
+            return Ok(Posted::Duplicate { number: None });
+        }
+        let Some(task) = table.owned.get_mut(key) else {
+            return Ok(if row.state.is_terminal() { Posted::Ended } else { Posted::NoRunner });
+        };
+        if let Some((number, _)) = task.unread(0).find(|(_, earlier)| earlier.key == mail.key) {
+            return Ok(Posted::Duplicate { number: Some(number) });
+        }
+        Ok(match task.runner {
+            _ if row.state.is_terminal() => Posted::Ended,
+            None => Posted::NoRunner,
+            Some(_) if task.inbox.len() >= MAX_MAIL => Posted::Full,
+            Some(runner) => {
+                task.mail += 1;
+                task.inbox.insert(task.mail, (mail.clone(), None));
+                if mail.kind == MailKind::Cancel {
+                    _ = self.core.memory.with_mut(key, |entry| entry.row.cancel_requested = true);
+                }
+                Posted::To { runner, number: task.mail }
+            }
+        })
     }
 
     async fn mail(&self, key: &TaskKey, after: u64) -> Result<Vec<(u64, Mail)>, Unavailable> {
@@ -452,7 +376,26 @@ impl SharedStore for Replica {
     }
 
     async fn follow(&self, at: &[(TaskKey, Position)]) -> Result<Vec<(TaskKey, Option<Advance>)>, Unavailable> {
-        Ok(self.core.follow(at))
+        let (table, mut changed, mut bytes) = (self.core.table.lock(), Vec::new(), 0);
+        for (key, at) in at {
+            let advance = self.core.memory.with(key, |entry| {
+                let read = || logged_events(entry, key, at.seq, READ_BATCH, READ_BYTES);
+                (entry.position != *at).then(|| (entry.position, entry.row.clone(), read()))
+            });
+            let advance = match advance {
+                Some(None) => continue,
+                Some(Some((position, row, events))) => {
+                    bytes += events.iter().map(Event::approximate_size).sum::<usize>();
+                    Some(Advance { position, row, runner: table.runner(key), events })
+                }
+                None => None,
+            };
+            changed.push((key.clone(), advance));
+            if bytes >= READ_BYTES {
+                break;
+            }
+        }
+        Ok(changed)
     }
 
     async fn lead(&self, job: &'static str, time: Duration) -> Result<bool, Unavailable> {
@@ -470,7 +413,25 @@ impl SharedStore for Replica {
     }
 
     async fn burn(&self, key: &TaskKey, expect: &Expect) -> Result<bool, Unavailable> {
-        Ok(self.core.burn(key, expect))
+        let mut table = self.core.table.lock();
+        Ok(match (expect, self.core.row(key)) {
+            (Expect::New, None) => {
+                let may_burn = table.burned.contains_key(key) || table.burned.len() < MAX_BURNED;
+                if may_burn {
+                    table.burned.insert(key.clone(), self.core.now());
+                }
+                may_burn
+            }
+            (Expect::At(expected), Some((position, row))) if *expected == position && !row.open => {
+                _ = self.core.memory.with_mut(key, |entry| self.core.raise_fence(entry));
+                if let Some(task) = table.owned.get_mut(key).filter(|task| !task.has_unread()) {
+                    task.runner = None;
+                }
+                table.forget_idle(key);
+                true
+            }
+            (Expect::New | Expect::At(_), _) => false,
+        })
     }
 
     fn wake(&self, to: Option<ReplicaId>, note: Note) {
@@ -504,17 +465,25 @@ impl SharedStore for Replica {
 #[async_trait]
 impl Maintenance for Replica {
     async fn claim(&self, limit: usize) -> Result<Vec<Claim>, Unavailable> {
-        self.core.claim(self.replica(), limit)
-    }
-
-    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<TaskKey>, Unavailable> {
-        self.core.memory.idle_tasks(before, skip, limit).await
+        let (mut table, me) = (self.core.table.lock(), self.replica());
+        let free_turns = table.check_alive(me)?.load.free_turns;
+        self.core.remove_deleted(&mut table);
+        let is_dead = |runner: &ReplicaId| !table.replicas.contains_key(runner);
+        let dead = table.owned.iter().filter(|(_, task)| task.runner.as_ref().is_some_and(is_dead));
+        let mut keys: Vec<TaskKey> = dead.map(|(key, _)| key.clone()).take(limit).collect();
+        let free = table.owned.iter().filter(|(_, task)| task.runner.is_none() && task.open);
+        let mut free: Vec<_> = free.filter_map(|(key, _)| Some((self.core.row(key)?.1.time, key.clone()))).collect();
+        free.sort_unstable();
+        let max_free = usize::try_from(free_turns).unwrap_or(usize::MAX).min(limit - keys.len());
+        keys.extend(free.into_iter().take(max_free).map(|(_, key)| key));
+        let claim = |key: TaskKey| Some((key.clone(), Ok(self.core.take(&mut table, me, &key)?)));
+        Ok(keys.into_iter().filter_map(claim).collect())
     }
 
     async fn sweep(&self, policy: &Retention, now: Millis, in_use: InUse<'_>) -> Result<SweepResult, Unavailable> {
         let has_runner = |key: &TaskKey| self.core.table.lock().runner(key).is_some();
         let swept = self.core.memory.sweep(policy, now, &|key| in_use(key) || has_runner(key)).await;
-        let (mut table, expired) = (self.core.table.lock(), self.core.expired());
+        let (mut table, expired) = (self.core.table.lock(), self.core.now().saturating_sub(whole_millis(KEPT_FOR)));
         table.burned.retain(|_, time| *time >= expired);
         for task in table.owned.values_mut() {
             let is_expired = |rejection: &Rejection| rejection.time < expired;
@@ -530,6 +499,10 @@ impl Maintenance for Replica {
 
     fn inspect(&self) -> Option<&dyn Inspect> {
         Some(&self.core.memory)
+    }
+
+    async fn idle_tasks(&self, before: Millis, skip: usize, limit: usize) -> Result<Vec<TaskKey>, Unavailable> {
+        self.core.memory.idle_tasks(before, skip, limit).await
     }
 
     async fn usage(&self) -> Result<StoreUsage, Unavailable> {
