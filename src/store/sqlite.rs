@@ -23,11 +23,6 @@ pub use self::{
     error::{Error, Problem},
     options::{DEFAULT_MAX_TASKS, Durability, Options},
 };
-pub(crate) use self::{
-    export::ExportError,
-    file::{publish, user_of},
-    inspect::{Inspector, Stats},
-};
 use self::{
     file::{LockedFile, Role, sync_directory},
     health::Health,
@@ -35,6 +30,10 @@ use self::{
     values::unsigned,
     wal_checkpoint::Checkpoints,
     writer::{PROBE, Writer},
+};
+pub(crate) use self::{
+    file::{publish, user_of},
+    inspect::{Inspector, Stats},
 };
 use super::{
     Claim, Commit, Committed, Damaged, Full, InUse, Inspect, ListPage, ListQuery, LogSummary, Maintenance, Refused,

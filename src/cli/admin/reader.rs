@@ -12,7 +12,7 @@ use crate::{
     store::{
         DeliveryPage, DeliveryToken, Inspect, InspectedTask, LoggedEvent, PushQueue as _, TaskFilter, TaskPage,
         postgres::{Options, Postgres},
-        sqlite::{ExportError, Inspector},
+        sqlite::Inspector,
     },
 };
 
@@ -71,10 +71,7 @@ impl Reader {
         out: &mut dyn Write,
     ) -> anyhow::Result<u64> {
         match self {
-            Self::File(file) => file.export(owner, include_secrets, out).map_err(|error| match error {
-                ExportError::Database(error) => error.into(),
-                ExportError::Output(error) => error.into(),
-            }),
+            Self::File(file) => Ok(file.export(owner, include_secrets, out)??),
             Self::Shared(..) => Ok(self.run(async |store| store.export(owner, include_secrets, out).await)??),
         }
     }
@@ -87,13 +84,11 @@ impl Reader {
     }
 
     pub(super) fn task(&self, number: u64) -> anyhow::Result<InspectedTask> {
-        match self {
-            Self::File(file) => Ok(file.task(number)?),
-            Self::Shared(..) => {
-                let found = self.run(async |store| store.task(number).await)?;
-                found.ok_or_else(|| NotFound("the task was deleted".to_owned()).into())
-            }
-        }
+        let found = match self {
+            Self::File(file) => file.task(number)?,
+            Self::Shared(..) => self.run(async |store| store.task(number).await)?,
+        };
+        found.ok_or_else(|| NotFound("the task was deleted".to_owned()).into())
     }
 
     pub(super) fn events(&self, number: u64, after: Seq, limit: usize) -> anyhow::Result<Vec<LoggedEvent>> {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io::{BufRead, Write},
+    io::{self, BufRead, Write},
     sync::Arc,
 };
 
@@ -23,55 +23,32 @@ use crate::store::{
     log_rows::{encode_events, split_task},
 };
 
-/// Failure of an export.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ExportError {
-    /// The database can't be read.
-    #[error(transparent)]
-    Database(#[from] Error),
-    /// The output can't be written.
-    #[error("{0}")]
-    Output(std::io::Error),
-}
-
 /// Number of events per imported log row.
 const EVENTS_PER_ROW: usize = 64;
 
 impl Inspector {
-    /// Writes a consistent snapshot of the tasks of one owner or of all. Returns their number. Push configurations have their
-    /// secrets only with `include_secrets`.
+    /// Writes a consistent snapshot of the tasks of one owner or of all. Returns their number, or the failure of `out`. Push
+    /// configurations have their secrets only with `include_secrets`.
     pub(crate) fn export(
         &self,
         owner: Option<&str>,
         include_secrets: bool,
         out: &mut dyn Write,
-    ) -> Result<u64, ExportError> {
-        let mut failed = None;
-        let exported = self.read(|db| {
-            // The error is returned as it is, and not as one of SQLite.
-            let mut written = |result: std::io::Result<()>| {
-                result.map_err(|error| {
-                    failed = Some(error);
-                    other_error("the output can't be written")
-                })
-            };
-            let mut tasks = 0;
-            written(archive::write_header(out))?;
+    ) -> Result<io::Result<u64>, Error> {
+        self.read(|db| {
+            let (mut tasks, mut written) = (0, archive::write_header(out));
             let sql = "SELECT task.id FROM task JOIN scope ON scope.id = task.scope
                 WHERE ?1 IS NULL OR scope.owner = ?1 ORDER BY task.id";
             let mut query = db.prepare(sql)?;
             let mut rows = query.query([owner])?;
-            while let Some(row) = rows.next()? {
-                written(task_line(db, row.get(0)?, include_secrets)?.write(out))?;
+            while written.is_ok()
+                && let Some(row) = rows.next()?
+            {
+                written = task_line(db, row.get(0)?, include_secrets)?.write(out);
                 tasks += 1;
             }
-            written(out.flush())?;
-            Ok(tasks)
-        });
-        match failed {
-            Some(error) => Err(ExportError::Output(error)),
-            None => Ok(exported?),
-        }
+            Ok(written.and_then(|()| out.flush()).map(|()| tasks))
+        })
     }
 }
 

@@ -121,9 +121,9 @@ impl Inspector {
         self.read(|db| tasks(db, filter, limit))
     }
 
-    /// Returns a task by its [number](crate::store::TaskSummary::number).
-    pub(crate) fn task(&self, number: u64) -> Result<InspectedTask, Error> {
-        self.read(|db| task(db, number)?.ok_or(rusqlite::Error::QueryReturnedNoRows))
+    /// Returns a task by its [number](crate::store::TaskSummary::number). `None` if it does not exist.
+    pub(crate) fn task(&self, number: u64) -> Result<Option<InspectedTask>, Error> {
+        self.read(|db| task(db, number))
     }
 
     /// Returns events of a task with their times.

@@ -177,11 +177,6 @@ fn sealed_events(
     db.prepare_cached(sql)?.query_row([task], events).optional()
 }
 
-/// Decodes a task from the columns of its checkpoint.
-pub(super) fn task(head: &[u8], artifacts: &[u8]) -> rusqlite::Result<Task> {
-    decode_task(head, artifacts).map_err(|_| damaged("a task can't be decoded"))
-}
-
 /// Reads at most `limit` events of a task after a sequence number, up to the one with which they have `max_bytes`.
 pub(super) fn events(
     db: &Connection,
@@ -255,8 +250,8 @@ impl<'a> TaskReader<'a> {
             if let Some(bytes) = row.get_ref(4)?.as_blob_or_null()? {
                 (seq, task) = (until, sealed_log(bytes).task().ok_or_else(undecodable)?);
             } else if let Some(checkpoint) = row.get::<_, Option<i64>>(0)? {
-                let decoded = self::task(row.get_ref(1)?.as_blob()?, row.get_ref(2)?.as_blob()?)?;
-                (seq, task) = (unsigned(checkpoint), decoded);
+                let decoded = decode_task(row.get_ref(1)?.as_blob()?, row.get_ref(2)?.as_blob()?);
+                (seq, task) = (unsigned(checkpoint), decoded.map_err(|_| damaged("a task can't be decoded"))?);
             }
             let Some(bytes) = row.get_ref(3)?.as_blob_or_null()? else { return Ok(Vec::new()) };
             let ids = TaskIds { id: row.get_ref(5)?.as_str()?, context: row.get_ref(6)?.as_str()? };
