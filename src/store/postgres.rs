@@ -26,7 +26,7 @@ use self::{
 use super::{
     Claim, Commit, Committed, Damaged, Full, InUse, Inspect, ListPage, ListQuery, LogSummary, Maintenance, Millis,
     PushConfig, Refused, Retention, Scope, SendOutcome, SharedStore, StoreUsage, StoredTask, SweepResult, TaskKey,
-    TaskStore, Unavailable,
+    TaskStore, Unavailable, quota::Quota,
 };
 use crate::protocol::{
     error::chain,
@@ -180,6 +180,8 @@ impl Postgres {
         control: &Arc<Connection>,
         connect: impl Fn(Use) -> Connection,
     ) -> Self {
+        let Options { max_tasks, max_tasks_per_owner, .. } = *options;
+        let quota = Quota { max_tasks, max_tasks_per_owner, ..Quota::default() };
         Self {
             lanes: [(); 2].map(|()| connect(Use::Commits)),
             readers: [(); 2].map(|()| connect(Use::Short)),
@@ -192,7 +194,7 @@ impl Postgres {
             lease: options.lease,
             wakes,
             totals: list::Totals::default(),
-            usage: Arc::new(Mutex::new(quota::Usage::new(options.max_tasks, options.max_tasks_per_owner))),
+            usage: Arc::new(Mutex::new(quota::Usage { quota, states: Vec::new() })),
             max_push_configs_per_owner: options.max_push_configs_per_owner,
         }
     }

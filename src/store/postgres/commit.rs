@@ -23,7 +23,7 @@ use super::{
     values::{is_unstorable, position, scope_row, signed, signed_int, task_row},
 };
 use crate::store::{
-    Expect, IdempotencyRecord, Rejected,
+    Expect, IdempotencyRecord, PushQueue as _, Rejected,
     log_codec::TaskIds,
     log_rows::{MAX_INLINE_BYTES, encode_events, encode_whole, single_row_task, split_task},
 };
@@ -439,10 +439,10 @@ impl Postgres {
     }
 
     /// Refuses new push configurations of owners that have the maximum number of them.
-    async fn refuse_push_over_limit(&self, commits: &[Commit], outcomes: &mut Outcomes) -> Result<(), Failure> {
+    async fn refuse_push_over_limit(&self, commits: &[Commit], outcomes: &mut Outcomes) -> Result<(), Unavailable> {
         for (n, commit) in commits.iter().enumerate().filter(|(_, commit)| commit.push.is_some()) {
             if outcomes[n].is_none()
-                && let Err(full) = self.check_push_configs(&commit.key.scope().owner).await?
+                && let Err(full) = self.check_push_capacity(commit.key.scope()).await?
             {
                 let positions = positions(&self.lanes[0], commits, &[n]).await?;
                 let at = positions.get(&task_row(&commit.key)).copied().flatten();

@@ -78,29 +78,18 @@ pub(super) async fn mark_due(connection: &Connection, keys: &[TaskKey], now: Mil
 }
 
 impl Postgres {
-    /// Returns the limit if the tasks of an owner have as many configurations, over all tenants.
-    pub(super) async fn check_push_configs(&self, owner: &str) -> Result<Result<(), Full>, Failure> {
-        let max = self.max_push_configs_per_owner;
-        let sql = "SELECT count(*) AS configs FROM (SELECT 1 FROM @push WHERE owner = $1 LIMIT $2) configs";
-        let row = self.control.query_row(sql, &[&comparable(owner), &signed(max)]).await?;
-        let count = row.map(|row| unsigned(&row, "configs")).transpose()?.unwrap_or(0);
-        let is_full = usize::try_from(count).is_ok_and(|count| count >= max);
-        Ok(if is_full { Err(Full::push_configs_per_owner(max)) } else { Ok(()) })
-    }
-
     /// Returns whether a task exists.
     async fn exists(&self, key: &TaskKey) -> Result<bool, Failure> {
         let sql = "SELECT 1 FROM @task WHERE tid = $1 AND state >= 0";
         Ok(self.control.query_row(sql, &[&task_row(key)]).await?.is_some())
     }
 
-    /// Changes the state of a delivery, and its configuration if there is a new one. `change` may run several times. Returns its last
-    /// result, or `None` if there is no such delivery.
+    /// Changes the state of a delivery, or its configuration. `change` may run several times. Returns its last result, or `None` if there
+    /// is no such delivery.
     async fn change_delivery(
         &self,
         key: &TaskKey,
         id: &str,
-        replacement: Option<&PushConfig>,
         mut change: impl FnMut(&mut Delivery) -> Ended + Send,
     ) -> Result<Option<Ended>, Failure> {
         let (tid, id) = (task_row(key), comparable(id));
@@ -112,16 +101,13 @@ impl Postgres {
             let revision: &str = row.try_get("revision")?;
             let mut delivery = delivery(&row)?;
             let changed = change(&mut delivery);
-            let config = replacement.unwrap_or(&delivery.config);
             let written = match changed {
                 Ended::Stale => return Ok(Some(changed)),
                 Ended::Deleted => {
                     let sql = "DELETE FROM @push WHERE tid = $1 AND id = $2 AND xmin::text = $3 RETURNING id";
                     self.control.query_row(sql, &[&tid, &id, &revision]).await
                 }
-                Ended::Recorded => {
-                    self.write_delivery(tid, id, revision, config, signed(delivery.seq), &delivery.state).await
-                }
+                Ended::Recorded => self.write_delivery((tid, id, revision), &delivery).await,
             };
             match written {
                 Ok(Some(_)) => return Ok(Some(changed)),
@@ -136,18 +122,14 @@ impl Postgres {
     /// Writes a delivery, unless it or the position of its task has changed.
     async fn write_delivery(
         &self,
-        tid: Uuid,
-        id: Option<&str>,
-        revision: &str,
-        config: &PushConfig,
-        seq: i64,
-        state: &DeliveryState,
+        (tid, id, revision): (Uuid, Option<&str>, &str),
+        Delivery { config, seq, state, .. }: &Delivery,
     ) -> Result<Option<Row>, Failure> {
         let DeliveryState { cursor, end, due, attempts, pending_since: pending, runner, claim, dead, last } = state;
         let (died, reason) = dead.as_ref().map(|dead| (dead.time, storable(&dead.reason))).unzip();
         let (tried, status) = last.as_ref().map(|last| (last.time, last.status.map(i32::from))).unzip();
         let error = last.as_ref().and_then(|last| last.error.as_deref().map(storable));
-        let (cursor, end, claim) = (signed(*cursor), end.map(signed), signed(*claim));
+        let (cursor, end, claim, seq) = (signed(*cursor), end.map(signed), signed(*claim), signed(*seq));
         let (attempts, runner, status) = (signed_int(*attempts), runner.as_deref().map(storable), status.flatten());
         let (version, encoded, extra) = (config.version.as_str(), config.config.encode_to_vec(), &*config.extra);
         let sql = "WITH t AS MATERIALIZED (SELECT tid, seq FROM @task WHERE tid = $1 FOR SHARE)
@@ -162,7 +144,7 @@ impl Postgres {
     }
 
     /// Adds a configuration, which gets the events after the last one of the task.
-    async fn add_push(&self, key: &TaskKey, push: &PushConfig, max: usize) -> Result<Option<PutResult>, Failure> {
+    async fn add_push(&self, key: &TaskKey, push: &PushConfig, max: usize) -> Result<Option<PutResult>, Unavailable> {
         let PushConfig { config, version, extra } = push;
         let sql = "SELECT count(*) AS configs FROM @push WHERE tid = $1";
         let count =
@@ -170,7 +152,7 @@ impl Postgres {
         let refused = if usize::try_from(count.unwrap_or(0)).is_ok_and(|count| count >= max) {
             Some(PutResult::Full)
         } else {
-            self.check_push_configs(&key.scope().owner).await?.err().map(PutResult::OwnerFull)
+            self.check_push_capacity(key.scope()).await?.err().map(PutResult::OwnerFull)
         };
         if let Some(refused) = refused {
             return Ok(Some(if self.exists(key).await? { refused } else { PutResult::TaskNotFound }));
@@ -186,7 +168,7 @@ impl Postgres {
             Ok(None) => Ok(Some(PutResult::TaskNotFound)),
             // It was added at the same time.
             Err(failure) if failure.is_caused_by_values() => Ok(None),
-            Err(failure) => Err(failure),
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -218,7 +200,8 @@ impl PushQueue for Postgres {
             return Err(Unavailable("the id of the push configuration has U+0000".into()));
         }
         for _ in 0..MAX_RACES {
-            let replaced = self.change_delivery(key, id, Some(&push), |delivery| {
+            let replaced = self.change_delivery(key, id, |delivery| {
+                delivery.config = Arc::clone(&push);
                 delivery.state.replace();
                 Ended::Recorded
             });
@@ -233,7 +216,12 @@ impl PushQueue for Postgres {
     }
 
     async fn check_push_capacity(&self, scope: &Scope) -> Result<Result<(), Full>, Unavailable> {
-        Ok(self.check_push_configs(&scope.owner).await?)
+        let max = self.max_push_configs_per_owner;
+        let sql = "SELECT count(*) AS configs FROM (SELECT 1 FROM @push WHERE owner = $1 LIMIT $2) configs";
+        let row = self.control.query_row(sql, &[&comparable(&scope.owner), &signed(max)]).await?;
+        let count = row.map(|row| unsigned(&row, "configs")).transpose()?.unwrap_or(0);
+        let is_full = usize::try_from(count).is_ok_and(|count| count >= max);
+        Ok(if is_full { Err(Full::push_configs_per_owner(max)) } else { Ok(()) })
     }
 
     async fn get_push(&self, key: &TaskKey, id: &str) -> Result<Option<Arc<PushConfig>>, Unavailable> {
@@ -334,7 +322,7 @@ impl PushQueue for Postgres {
 
     async fn end_claim(&self, claim: &DeliveryClaim, outcome: DeliveryOutcome) -> Result<bool, Unavailable> {
         let DeliveryClaim { key, config, claim, .. } = claim;
-        let changed = self.change_delivery(key, &config.config.id, None, |delivery| {
+        let changed = self.change_delivery(key, &config.config.id, |delivery| {
             let is_replaced = delivery.config != *config;
             delivery.state.end_claim(*claim, is_replaced, delivery.seq, &outcome)
         });
@@ -392,7 +380,7 @@ impl PushQueue for Postgres {
     }
 
     async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable> {
-        let changed = self.change_delivery(key, id, None, |delivery| {
+        let changed = self.change_delivery(key, id, |delivery| {
             if delivery.state.retry(delivery.seq, now) { Ended::Recorded } else { Ended::Stale }
         });
         Ok(changed.await? == Some(Ended::Recorded))

@@ -61,14 +61,9 @@ type Filters = (Uuid, Option<Box<str>>, Vec<i16>, Millis);
 pub(super) struct Totals(Mutex<HashMap<Filters, (u64, Instant)>>);
 
 impl Totals {
-    fn get(&self, filters: &Filters) -> Option<u64> {
-        let counts = self.0.lock();
-        counts.get(filters).filter(|(_, since)| since.elapsed() < COUNT_KEPT).map(|(total, _)| *total)
-    }
-
-    /// Returns whether a count has taken long.
-    fn knows(&self, filters: &Filters) -> bool {
-        self.0.lock().contains_key(filters)
+    /// Returns a count that has taken long, and when it was made.
+    fn get(&self, filters: &Filters) -> Option<(u64, Instant)> {
+        self.0.lock().get(filters).copied()
     }
 
     fn keep(&self, filters: Filters, total: u64) {
@@ -98,11 +93,12 @@ impl Postgres {
         let page: Vec<_> = common.into_iter().chain(rest).collect();
         let filters = (scope, query.context.clone(), states.clone(), since);
         let count = async {
-            if let Some(total) = self.totals.get(&filters) {
-                return Ok(total);
-            }
-            let start = Instant::now();
-            let connection = if self.totals.knows(&filters) { &self.background } else { self.reader() };
+            let (start, known) = (Instant::now(), self.totals.get(&filters));
+            let connection = match known {
+                Some((total, since)) if since.elapsed() < COUNT_KEPT => return Ok(total),
+                Some(_) => &self.background,
+                None => self.reader(),
+            };
             let row = connection.query_row(&COUNTS[n], &common).await?;
             let total = row.map(|row| unsigned(&row, "total")).transpose()?.unwrap_or(0);
             if start.elapsed() > SLOW_COUNT && total >= MANY {

@@ -53,12 +53,6 @@ pub(super) struct Usage {
     pub(super) states: Vec<(TaskState, u64)>,
 }
 
-impl Usage {
-    pub(super) fn new(max_tasks: usize, max_tasks_per_owner: Option<usize>) -> Self {
-        Self { quota: Quota { max_tasks, max_tasks_per_owner, ..Quota::default() }, states: Vec::new() }
-    }
-}
-
 /// Numbers of tasks of an owner: its scopes, all tasks, and those in a terminal state.
 #[derive(Default)]
 struct Owned {

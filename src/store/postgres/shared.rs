@@ -109,13 +109,7 @@ fn replica_id(id: i64) -> ReplicaId {
     ReplicaId(u64::try_from(id).unwrap_or(0))
 }
 
-/// Encodes an error with its details, as in a response of gRPC.
-fn encode_error(error: &Error) -> Vec<u8> {
-    let status = Status::from(error.clone());
-    // The details are a status with everything.
-    status.details().to_vec()
-}
-
+/// Decodes the details of a status of gRPC.
 fn decode_error(bytes: Vec<u8>) -> Option<Error> {
     let status = tonic_types::pb::Status::decode(&*bytes).ok()?;
     Some(Status::with_details(Code::from_i32(status.code), status.message, bytes.into()).into())
@@ -293,8 +287,9 @@ impl SharedStore for Postgres {
                 AND NOT $3 = ANY (coalesce(rejected, '{}')) RETURNING tid
             )
             UPDATE @inbox i SET error = $4::bytea, at = clock_timestamp() FROM t WHERE i.tid = t.tid AND i.n = $3";
-        let parameters: [&dyn Parameter; 4] =
-            [&task_row(key), &self.replica_row(), &signed(number), &encode_error(error)];
+        // The details of a status of gRPC have everything.
+        let error = Status::from(error.clone());
+        let parameters: [&dyn Parameter; 4] = [&task_row(key), &self.replica_row(), &signed(number), &error.details()];
         self.control.query(sql, &parameters).await?;
         Ok(())
     }
