@@ -161,10 +161,10 @@ impl DeliveryState {
 
     /// Records the outcome of a claim, unless the claim is no longer the last one. `is_replaced` says that the configuration
     /// is not the one that was claimed: then a failure says nothing about the new one, which is due at once.
-    pub(super) fn end_claim(&mut self, claim: u64, is_replaced: bool, seq: Seq, outcome: &DeliveryOutcome) -> Ended {
+    pub(super) fn end_claim(&mut self, claim: u64, is_replaced: bool, seq: Seq, outcome: &DeliveryOutcome) -> Effect {
         // Expiry of the lease alone does not end a claim, but another claim does, and so does an outcome.
         if self.runner.is_none() || self.claim != claim {
-            return Ended::Stale;
+            return Effect::Stale;
         }
         if let DeliveryOutcome::Delivered { attempt: Some(attempt), .. }
         | DeliveryOutcome::Failed { attempt: Some(attempt), .. }
@@ -191,9 +191,9 @@ impl DeliveryState {
                 (self.runner, self.due) = (None, None);
                 self.dead = Some(DeadLetter { time: *now, reason: reason.clone() });
             }
-            DeliveryOutcome::Gone => return Ended::Deleted,
+            DeliveryOutcome::Gone => return Effect::Deleted,
         }
-        Ended::Recorded
+        Effect::Recorded
     }
 
     /// Makes a dead letter, or a delivery that waits for its next attempt, due at once, with a new maximum age. Returns
@@ -271,7 +271,7 @@ impl Lease {
 
 /// Effect of an outcome, or of another change of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum Effect {
     /// None, such as that of an outcome whose claim is no longer the last one.
     Stale,
     /// The state of the delivery has changed.

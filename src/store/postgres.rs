@@ -304,8 +304,11 @@ impl Maintenance for Postgres {
 
     async fn diagnose(&self, key: &TaskKey) -> Result<Option<Damaged>, Unavailable> {
         let tid = task_row(key);
-        let (task, turns) = (read::task(self.reader(), tid).await, read::turns(self.reader(), tid).await);
-        match task.and(turns) {
+        let contents = async {
+            read::task(self.reader(), tid).await?;
+            read::turns(self.reader(), tid).await
+        };
+        match contents.await {
             Err(Failure::Damaged(problem)) => Ok(Some(Damaged(problem.into()))),
             read => Ok(read.map(|_| None)?),
         }

@@ -89,7 +89,7 @@ const GRPC = ['/lf.a2a.v1.A2AService/SendMessage', [0, 0, 0, 0, request.length, 
  */
 async function attack({ target, taskId, sends, grpc }) {
   const read = {};
-  const within = (promise) => Promise.race([promise, new Promise((resolve) => setTimeout(resolve, 3000))]);
+  const within = (promise) => Promise.race([promise, new Promise((resolve) => setTimeout(resolve, 5000))]);
   const attempt = async (name, run) => {
     try {
       const found = await within(run());
@@ -205,7 +205,7 @@ async function attack({ target, taskId, sends, grpc }) {
           const source = new EventSource(target + path, { withCredentials });
           source.onmessage = ({ data }) => resolve(data, source.close());
           source.onerror = () => resolve(source.close());
-          setTimeout(() => source.close(), 3000);
+          setTimeout(() => source.close(), 5000);
         }));
     }
   }

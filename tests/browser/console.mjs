@@ -279,7 +279,7 @@ await test('the navigation returns to the conversation', demo, {}, async (sessio
   assert.equal(securitySchemes, undefined);
   assert.equal(await page.getByRole('button', { name: 'Sign in' }).count(), 0);
   await page.getByRole('button', { name: '/help' }).click();
-  assert.equal(await page.locator('#composer-text').inputValue(), '/help');
+  await until('the command is in the composer', async () => (await page.locator('#composer-text').inputValue()) === '/help');
   await session.sendNew('hello');
   await session.state('completed');
   const address = page.url();

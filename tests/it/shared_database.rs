@@ -427,7 +427,8 @@ async fn calls_fail_soon_without_the_database() {
     // The outages were longer than the lease.
     for url in [&url, &other_url] {
         assert!(metric(url, "a2a_dead_replicas_total").await < 1.0);
-        while metric(url, "a2a_store_connections").await < 7.0 {}
+        let is_connected = async || (metric(url, "a2a_store_connections").await >= 7.0).then_some(());
+        eventually("all connections", is_connected).await;
     }
     database.remove().await;
 }

@@ -234,7 +234,7 @@ impl Core {
         let unread_mail = task.has_unread() && !self.faults.has(Fault::IgnoreUnreadMail);
         task.runner = (unread_mail || commit.row.open).then_some(me);
         table.forget_idle(key);
-        // There are more entries than tasks can exist.
+        // Once there are more entries than tasks can exist.
         if table.owned.len() > self.memory.max_tasks {
             self.remove_deleted(table);
         }

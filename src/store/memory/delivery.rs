@@ -13,7 +13,7 @@ use crate::{
     protocol::event::Seq,
     store::{
         Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryState, DeliveryToken, Lease,
-        PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, delivery::Ended, log_codec::to_u64, page::cut_page,
+        PushConfig, PushPage, PushQueue, PushTaskPage, PutResult, delivery::Effect, log_codec::to_u64, page::cut_page,
     },
 };
 
@@ -363,10 +363,10 @@ impl PushQueue for Memory {
             let stored = push.find_mut(id)?;
             let is_replaced = stored.config != claim.config;
             let ended = stored.delivery.end_claim(claim.claim, is_replaced, seq, &outcome);
-            if ended == Ended::Deleted {
+            if ended == Effect::Deleted {
                 push.delete(id);
             }
-            Some(ended != Ended::Stale)
+            Some(ended != Effect::Stale)
         });
         if let Some(max) = outcome.max_dead() {
             self.limit_dead_letters(max);

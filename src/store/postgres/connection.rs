@@ -39,7 +39,7 @@ const FIRST_CONNECTION_WAIT: Duration = Duration::from_secs(5);
 const CONNECTION_WAIT: Duration = Duration::from_secs(1);
 
 /// Time after which a statement for a waiting caller is given up without a response, so that the caller gets an error soon.
-const SHORT_RESPONSE_WAIT: Duration = Duration::from_millis(1200);
+const SHORT_RESPONSE_WAIT: Duration = Duration::from_millis(1100);
 
 /// Time after which other statements, and a connection, are given up without a response: longer than the timeout that the server
 /// applies.
@@ -48,8 +48,9 @@ const RESPONSE_WAIT: Duration = Duration::from_secs(8);
 /// Time after which a statement in the transaction of an export or import is given up: it may read whole tables.
 const TRANSFER_RESPONSE_WAIT: Duration = Duration::from_secs(65);
 
-/// Time in which a server that works responds to an empty statement.
-const PROBE_WAIT: Duration = Duration::from_millis(500);
+/// Time in which a server that works responds to an empty statement. Also the time after which a short statement is given up while it
+/// does not.
+const PROBE_WAIT: Duration = Duration::from_millis(400);
 
 /// Delay between two attempts to connect.
 const RECONNECT_DELAYS: [Duration; 4] =
@@ -182,7 +183,7 @@ struct Session {
     statements: Mutex<HashMap<Box<str>, Statement>>,
     /// Time at which a statement was sent that had no response in time. Others fail at once until the server responds again.
     unresponsive_since: Mutex<Option<Instant>>,
-    /// A statement of a connection whose probe this is had no response in time either.
+    /// A short statement of a connection whose probe this is had no response in time, nor had an empty one here.
     is_stalled: AtomicBool,
     /// Notified when one of these is set.
     probed: Notify,
@@ -249,7 +250,8 @@ pub(super) struct Connection {
     /// The duration of its statements is that of the database.
     is_short: bool,
     response_wait: Duration,
-    /// Another connection, without large rows. While the server responds there, a statement may wait longer.
+    /// Another connection, without large rows. While the server responds there, a statement may wait longer; while it does not, a short
+    /// one waits for less time.
     probe: Option<Arc<Self>>,
 }
 
@@ -276,16 +278,20 @@ impl Connection {
         }
     }
 
-    /// Returns whether the server responds. If not, statements of all connections with this probe fail at once until it does.
+    /// Returns whether the server responds.
     async fn is_responsive(&self) -> bool {
-        let Ok(session) = self.state.borrow().clone() else { return false };
-        let probe = timeout(PROBE_WAIT, session.client.batch_execute(""));
-        let is_responsive = !session.is_unresponsive() && probe.await.is_ok_and(|response| response.is_ok());
-        if !is_responsive {
+        let session = self.state.borrow().clone().ok().filter(|session| !session.is_unresponsive());
+        let Some(session) = session else { return false };
+        let response = timeout(PROBE_WAIT, session.client.batch_execute("")).await;
+        response.is_ok_and(|response| response.is_ok())
+    }
+
+    /// Lets the statements of connections with this probe wait for less time, until the server responds here.
+    fn set_stalled(&self) {
+        if let Ok(session) = &*self.state.borrow() {
             session.is_stalled.store(true, Ordering::Relaxed);
             session.probed.notify_one();
         }
-        is_responsive
     }
 
     fn is_stalled(&self) -> bool {
@@ -312,16 +318,19 @@ impl Connection {
                 session.client.query_typed(&sql.replace('@', &self.schema), &values).await
             }
         };
-        if session.is_unresponsive() || self.probe.as_ref().is_some_and(|probe| probe.is_stalled()) {
+        if session.is_unresponsive() {
             return Err(unresponsive());
         }
         let sent = Instant::now();
+        let is_stalled = self.is_short && self.probe.as_ref().is_some_and(|probe| probe.is_stalled());
         let mut run = pin!(run);
-        let mut rows = timeout(self.response_wait, &mut run).await;
-        if let (true, Some(probe)) = (rows.is_err(), &self.probe)
-            && probe.is_responsive().await
-        {
-            rows = timeout(RESPONSE_WAIT, run).await;
+        let mut rows = timeout(if is_stalled { PROBE_WAIT } else { self.response_wait }, &mut run).await;
+        if let (true, Some(probe)) = (rows.is_err() && !is_stalled, &self.probe) {
+            if probe.is_responsive().await {
+                rows = timeout(RESPONSE_WAIT, run).await;
+            } else if self.is_short {
+                probe.set_stalled();
+            }
         }
         if self.is_short {
             metric::STATEMENT_DURATION.observe(None, &[], sent.elapsed());

@@ -19,7 +19,7 @@ use crate::{
     protocol::{pb::v1::TaskPushNotificationConfig, version::Version},
     store::{
         Attempt, DeadLetter, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryState,
-        DeliveryToken, EVENTS_PER_CLAIM, Lease, PushPage, PushQueue, PushTaskPage, PutResult, delivery::Ended,
+        DeliveryToken, EVENTS_PER_CLAIM, Lease, PushPage, PushQueue, PushTaskPage, PutResult, delivery::Effect,
         page::cut_page,
     },
 };
@@ -90,8 +90,8 @@ impl Postgres {
         &self,
         key: &TaskKey,
         id: &str,
-        mut change: impl FnMut(&mut Delivery) -> Ended + Send,
-    ) -> Result<Option<Ended>, Failure> {
+        mut change: impl FnMut(&mut Delivery) -> Effect + Send,
+    ) -> Result<Option<Effect>, Failure> {
         let (tid, id) = (task_row(key), comparable(id));
         let read = format!(
             "SELECT {COLUMNS}, p.xmin::text AS revision FROM @push p JOIN @task t ON t.tid = p.tid WHERE p.tid = $1 AND p.id = $2"
@@ -102,12 +102,12 @@ impl Postgres {
             let mut delivery = delivery(&row)?;
             let changed = change(&mut delivery);
             let written = match changed {
-                Ended::Stale => return Ok(Some(changed)),
-                Ended::Deleted => {
+                Effect::Stale => return Ok(Some(changed)),
+                Effect::Deleted => {
                     let sql = "DELETE FROM @push WHERE tid = $1 AND id = $2 AND xmin::text = $3 RETURNING id";
                     self.control.query_row(sql, &[&tid, &id, &revision]).await
                 }
-                Ended::Recorded => self.write_delivery((tid, id, revision), &delivery).await,
+                Effect::Recorded => self.write_delivery((tid, id, revision), &delivery).await,
             };
             match written {
                 Ok(Some(_)) => return Ok(Some(changed)),
@@ -203,7 +203,7 @@ impl PushQueue for Postgres {
             let replaced = self.change_delivery(key, id, |delivery| {
                 delivery.config = Arc::clone(&push);
                 delivery.state.replace();
-                Ended::Recorded
+                Effect::Recorded
             });
             if replaced.await?.is_some() {
                 return Ok(PutResult::Replaced);
@@ -326,7 +326,7 @@ impl PushQueue for Postgres {
             let is_replaced = delivery.config != *config;
             delivery.state.end_claim(*claim, is_replaced, delivery.seq, &outcome)
         });
-        let is_recorded = changed.await?.is_some_and(|ended| ended != Ended::Stale);
+        let is_recorded = changed.await?.is_some_and(|effect| effect != Effect::Stale);
         if let Some(max) = outcome.max_dead() {
             let sql = "DELETE FROM @push WHERE (tid, id) IN (
                 SELECT tid, id FROM @push WHERE dead IS NOT NULL ORDER BY dead DESC, number DESC OFFSET $1)";
@@ -381,8 +381,8 @@ impl PushQueue for Postgres {
 
     async fn retry_delivery(&self, key: &TaskKey, id: &str, now: Millis) -> Result<bool, Unavailable> {
         let changed = self.change_delivery(key, id, |delivery| {
-            if delivery.state.retry(delivery.seq, now) { Ended::Recorded } else { Ended::Stale }
+            if delivery.state.retry(delivery.seq, now) { Effect::Recorded } else { Effect::Stale }
         });
-        Ok(changed.await? == Some(Ended::Recorded))
+        Ok(changed.await? == Some(Effect::Recorded))
     }
 }

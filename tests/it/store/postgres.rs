@@ -7,7 +7,7 @@ use std::{
     env, fs, iter,
     net::SocketAddr,
     os::unix::fs::PermissionsExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -275,18 +275,20 @@ async fn change_that_cannot_be_stored_is_rejected_alone() {
 /// Plans of the commits of a store, with what each of their steps did.
 struct Plans {
     store: Postgres,
-    /// Rows that the schema of the store occurs in have its plans.
+    /// Name of the schema of the store, which its plans have.
     schema: String,
+    /// Log of the server.
+    log: PathBuf,
 }
 
 impl Plans {
-    async fn open(database: &Database) -> Self {
+    async fn open(database: &Database, log: PathBuf) -> Self {
         let settings = "session_preload_libraries=auto_explain auto_explain.log_min_duration=0 auto_explain.log_analyze=on \
                         auto_explain.log_timing=off auto_explain.log_level=log auto_explain.log_format=json";
         let settings = format!("-c {}", settings.replace(' ', " -c ")).replace(' ', "%20").replace('=', "%3D");
         let url = format!("{}&options={settings}", database.url("store"));
         let store = Postgres::open(&url, &Options::default()).await.unwrap();
-        Self { store, schema: format!("{}_store", database.prefix) }
+        Self { store, schema: format!("{}_store", database.prefix), log }
     }
 
     /// Commits changes of so many tasks, first new ones. Returns the plan of the third commit.
@@ -303,13 +305,12 @@ impl Plans {
         self.last_commit()
     }
 
-    /// Reads the newest plan of an update in the log of the server.
+    /// Reads the newest plan of a commit with updates in the log of the server.
     fn last_commit(&self) -> Value {
-        let log =
-            fs::read_to_string(Path::new(&env::var("A2A_POSTGRES_WORK").unwrap()).join("data/server.log")).unwrap();
+        let log = fs::read_to_string(&self.log).unwrap();
         // The lines of an entry after its first begin with a tab.
         let entries = log.split("plan:\n").skip(1).map(|entry| entry.lines().map_while(|line| line.strip_prefix('\t')));
-        let is_update = |entry: &String| entry.contains(&self.schema) && entry.contains("UPDATE");
+        let is_update = |entry: &String| entry.contains(&self.schema) && entry.contains("task t SET fence");
         let newest = entries.map(Iterator::collect::<String>).filter(is_update).last();
         serde_json::from_str::<Value>(&newest.unwrap()).unwrap()["Plan"].take()
     }
@@ -333,8 +334,8 @@ fn rows(plan: &Value) -> f64 {
 /// number. Tasks are found by their keys, although the table was empty when the plan was made, and although this replica runs them all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_of_a_batch_is_linear() {
-    let Some(database) = Database::find() else { return };
-    let plans = Plans::open(&database).await;
+    let (Some(database), Ok(directory)) = (Database::find(), env::var("A2A_POSTGRES_WORK")) else { return };
+    let plans = Plans::open(&database, Path::new(&directory).join("data/server.log")).await;
     let (few, many) = (plans.of_a_commit(32).await, plans.of_a_commit(512).await);
     let counts = [rows(&few), rows(&many)];
     eprintln!("32 changes look at {} rows, 512 at {}", counts[0], counts[1]);
