@@ -77,13 +77,13 @@ impl IdempotencySource {
                 return Err(Error::invalid_field(IDEMPOTENCY_KEY.as_str(), why));
             }
             (Some(key), _) => format!("key:{key}"),
-            (None, Some(message)) if self == Self::MessageId && message.message_id.contains('\0') => {
-                return Err(Error::invalid_field(
-                    "message.messageId",
-                    "has U+0000, which an idempotency key must not have",
-                ));
+            (None, Some(message)) if self == Self::MessageId => {
+                if message.message_id.contains('\0') {
+                    let why = "has U+0000, which an idempotency key must not have";
+                    return Err(Error::invalid_field("message.messageId", why));
+                }
+                format!("message:{}", message.message_id)
             }
-            (None, Some(message)) if self == Self::MessageId => format!("message:{}", message.message_id),
             (None, _) => return Ok(None),
         };
         Ok(Some(Box::new(IdempotencyKey { key: key.into(), hash: digest(send), guard: None })))

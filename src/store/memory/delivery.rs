@@ -362,11 +362,11 @@ impl PushQueue for Memory {
         let ended = self.with_push(&claim.key, |push, _, seq| {
             let stored = push.find_mut(id)?;
             let is_replaced = stored.config != claim.config;
-            let ended = stored.delivery.end_claim(claim.claim, is_replaced, seq, &outcome);
-            if ended == Effect::Deleted {
+            let effect = stored.delivery.end_claim(claim.claim, is_replaced, seq, &outcome);
+            if effect == Effect::Deleted {
                 push.delete(id);
             }
-            Some(ended != Effect::Stale)
+            Some(effect != Effect::Stale)
         });
         if let Some(max) = outcome.max_dead() {
             self.limit_dead_letters(max);

@@ -219,6 +219,10 @@ fn unresponsive() -> Failure {
 /// Session, or the reason why there is none, and since when.
 type State = Result<Arc<Session>, (Box<str>, Instant)>;
 
+fn is_open(state: &State) -> bool {
+    state.as_ref().is_ok_and(|session| !session.lost.is_cancelled() && !session.client.is_closed())
+}
+
 /// Use of a connection.
 pub(super) enum Use {
     /// Statements that read or write few rows.
@@ -298,9 +302,9 @@ impl Connection {
         self.state.borrow().as_ref().is_ok_and(|session| session.is_stalled.load(Ordering::Relaxed))
     }
 
-    /// Returns whether there is a session.
+    /// Returns whether there is a session that is not lost.
     pub(super) fn is_open(&self) -> bool {
-        self.state.borrow().is_ok()
+        is_open(&self.state.borrow())
     }
 
     /// Runs a statement, in which `@` stands for the schema. Returns its rows.
@@ -376,9 +380,6 @@ impl Connection {
         let mut state = self.state.clone();
         let since = state.borrow().as_ref().map_or_else(|(_, since)| *since, |_| Instant::now());
         // Also ends when the sender is dropped, at the end of the runtime.
-        let is_open = |state: &State| {
-            state.as_ref().is_ok_and(|session| !session.lost.is_cancelled() && !session.client.is_closed())
-        };
         _ = timeout_at(since + time, state.wait_for(is_open)).await;
         let session = state.borrow().clone();
         session.map_err(|(reason, _)| Failure::NotConnected(reason))

@@ -1,6 +1,7 @@
 //! Reads of operators: tasks of all owners, their logs, and counts. They have a connection of their own, because they may take long.
 
 use async_trait::async_trait;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
@@ -15,11 +16,47 @@ use crate::store::{
     turn_record::{error_id, error_key, time_of},
 };
 
-/// Columns of a task `t` that [`summaries`] decodes.
+/// Columns of a task `t` that [`summary`] decodes.
 const COLUMNS: &str = r#"t.tid, t.number, t.owner, t.tenant, t.id, t.context, t.state, t."time", t.seq, t.folded, t.bytes
     + CASE WHEN t.folded THEN 0 ELSE coalesce((SELECT octet_length(c.head) + octet_length(c.artifacts) FROM @checkpoint c
         WHERE c.tid = t.tid), 0) END AS bytes, t.attempt, substr(t.turn, 1, 17) AS error,
     (SELECT count(*) FROM @push p WHERE p.tid = t.tid) AS push_configs"#;
+
+/// Decodes [`COLUMNS`], and reads the text of the status.
+async fn summary(connection: &Connection, row: &Row) -> Result<TaskSummary, Failure> {
+    let (tid, seq, folded): (Uuid, _, bool) = (row.try_get("tid")?, unsigned(row, "seq")?, row.try_get("folded")?);
+    let text = |column| row.try_get::<_, String>(column);
+    // Not the whole log.
+    let status = if folded {
+        let (mut tasks, _) = read::tasks(connection, &[tid], false).await?;
+        tasks.remove(&tid).transpose().map(|task| task.and_then(|task| task.status))
+    } else {
+        let last = read::events(connection, tid, seq.saturating_sub(1), 1, usize::MAX).await;
+        last.map(|last| last.first().and_then(|event| event.payload()?.status().cloned()))
+    };
+    let status_text = match status {
+        Err(Failure::Damaged(_)) => None,
+        status => status_text(status?.as_ref()),
+    };
+    let id = text("id")?;
+    Ok(TaskSummary {
+        number: unsigned(row, "number")?,
+        created: time_of(&id),
+        id,
+        owner: text("owner")?,
+        tenant: text("tenant")?,
+        context: text("context")?,
+        state: TaskState::try_from(i32::from(row.try_get::<_, i16>("state")?)).unwrap_or_default(),
+        time: row.try_get("time")?,
+        attempt: unsigned_int(row, "attempt")?,
+        error_id: row.try_get::<_, Option<&[u8]>>("error")?.and_then(error_id),
+        status_text,
+        push_configs: unsigned(row, "push_configs")?,
+        events: seq,
+        has_log: !folded,
+        bytes: unsigned(row, "bytes")?,
+    })
+}
 
 /// Returns the tasks that meet a condition, the latest created first, and their rows.
 async fn summaries(
@@ -30,39 +67,7 @@ async fn summaries(
     let sql = format!("SELECT {COLUMNS} FROM @task t WHERE t.state >= 0 AND {condition}");
     let mut tasks = Vec::new();
     for row in connection.query(&sql, parameters).await? {
-        let (tid, seq, folded): (Uuid, _, bool) = (row.try_get("tid")?, unsigned(&row, "seq")?, row.try_get("folded")?);
-        let text = |column| row.try_get::<_, String>(column);
-        // Not the whole log.
-        let status = if folded {
-            let (mut tasks, _) = read::tasks(connection, &[tid], false).await?;
-            tasks.remove(&tid).transpose().map(|task| task.and_then(|task| task.status))
-        } else {
-            let last = read::events(connection, tid, seq.saturating_sub(1), 1, usize::MAX).await;
-            last.map(|last| last.first().and_then(|event| event.payload()?.status().cloned()))
-        };
-        let status_text = match status {
-            Err(Failure::Damaged(_)) => None,
-            status => status_text(status?.as_ref()),
-        };
-        let id = text("id")?;
-        let summary = TaskSummary {
-            number: unsigned(&row, "number")?,
-            created: time_of(&id),
-            id,
-            owner: text("owner")?,
-            tenant: text("tenant")?,
-            context: text("context")?,
-            state: TaskState::try_from(i32::from(row.try_get::<_, i16>("state")?)).unwrap_or_default(),
-            time: row.try_get("time")?,
-            attempt: unsigned_int(&row, "attempt")?,
-            error_id: row.try_get::<_, Option<&[u8]>>("error")?.and_then(error_id),
-            status_text,
-            push_configs: unsigned(&row, "push_configs")?,
-            events: seq,
-            has_log: !folded,
-            bytes: unsigned(&row, "bytes")?,
-        };
-        tasks.push((tid, summary));
+        tasks.push((row.try_get("tid")?, summary(connection, &row).await?));
     }
     Ok(tasks)
 }

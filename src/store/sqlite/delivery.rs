@@ -359,12 +359,12 @@ impl PushQueue for Sqlite {
             .run(move |transaction| {
                 let id = &config.config.id;
                 let is_replaced = get(transaction.db, &key, id)?.is_some_and(|stored| stored != config);
-                let mut ended = Effect::Stale;
+                let mut effect = Effect::Stale;
                 transaction.change_delivery(&key, id, |state, seq| {
-                    ended = state.end_claim(claim, is_replaced, seq, &outcome);
-                    ended == Effect::Recorded
+                    effect = state.end_claim(claim, is_replaced, seq, &outcome);
+                    effect == Effect::Recorded
                 })?;
-                if ended == Effect::Deleted
+                if effect == Effect::Deleted
                     && let Some(task) = read::row_id(transaction.db, &key)?
                 {
                     delete(transaction.db, task, id)?;
@@ -374,7 +374,7 @@ impl PushQueue for Sqlite {
                     let sql = format!("DELETE FROM push WHERE (task, number) IN ({OLD_DEAD_LETTERS})");
                     transaction.db.prepare_cached(&sql)?.execute([i64::try_from(max).unwrap_or(i64::MAX)])?;
                 }
-                Ok(ended != Effect::Stale)
+                Ok(effect != Effect::Stale)
             })
             .await
     }
