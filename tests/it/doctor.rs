@@ -154,7 +154,9 @@ async fn sound_agents_have_no_failed_checks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn push_is_checked_at_a_fixed_address() {
     let url = serve(server(), None).await;
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    // Below the ports that other tests get from the system, since it is free between two checks.
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let address = format!("127.0.0.1:{}", (21_000..25_000).find(is_free).unwrap());
     let (_, checks) = doctor(&url, &["--push-listen", &address]).await;
     let found: Vec<_> = checks.iter().filter(|one| one["name"].as_str().unwrap().ends_with(": push")).collect();
     assert_eq!(found.len(), 6, "{checks:#?}");
