@@ -198,7 +198,7 @@ impl Server {
                     None => a2a(&arguments),
                 };
                 command.stderr(Stdio::from(log)).env("A2A_LOG_FILTER", "info");
-                if let Some((child, _)) = try_started(command).await {
+                if let Ok((child, _)) = try_started(command).await {
                     return child;
                 }
                 sleep(Duration::from_millis(200)).await;

@@ -16,7 +16,7 @@ use tokio_stream::StreamExt as _;
 
 use crate::{
     crash::{MIGRATION_STEP, TestBed, seed},
-    program::{output, signal},
+    program::{output, signal, try_started},
     scenarios::{get, request, send, text},
     workload::{Clients, Rng},
 };
@@ -65,15 +65,16 @@ async fn inject_under_load(point: &str, fault: &str, nth: usize, rng: &mut Rng) 
     let spec = format!("{point}={fault}@{nth}");
     if point == "claim" {
         leave_running_tasks(&bed, rng).await;
-        if fault == "abort" {
-            // The process may abort before it prints its address.
-            let ended = output(bed.command(&[("FAULT_POINT", &spec)])).await;
-            assert_eq!(ended.status.signal(), Some(ABORTED), "{spec}");
+    }
+    let (mut child, url) = match try_started(bed.command(&[("FAULT_POINT", &spec)])).await {
+        Ok(started) => started,
+        // A start commits too, so the process may abort before it prints its address.
+        Err(status) => {
+            assert_eq!((fault, status.signal()), ("abort", Some(ABORTED)), "{spec}");
             bed.check(rng).await;
             return;
         }
-    }
-    let (mut child, url) = bed.start(&[("FAULT_POINT", &spec)]).await;
+    };
     let injected = fault_injected(&mut child);
     let clients = Clients::start(&url, &bed.history, &bed.unfinished, rng);
     if fault == "abort" {

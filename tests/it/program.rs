@@ -3,7 +3,7 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Output, Stdio},
+    process::{ExitStatus, Output, Stdio},
     time::{Duration, SystemTime},
 };
 
@@ -53,15 +53,17 @@ pub(crate) async fn started(command: Command) -> (Child, String) {
     try_started(command).await.unwrap()
 }
 
-/// Starts a server. `None` if it ends before it listens.
-pub(crate) async fn try_started(mut command: Command) -> Option<(Child, String)> {
+/// Starts a server. Fails with its exit status if it ends before it listens.
+pub(crate) async fn try_started(mut command: Command) -> Result<(Child, String), ExitStatus> {
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let first = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap()?;
+    let Some(first) = timeout(TIMEOUT, lines.next_line()).await.unwrap().unwrap() else {
+        return Err(timeout(TIMEOUT, child.wait()).await.unwrap().unwrap());
+    };
     let url = first.strip_prefix("listening on ").unwrap().to_owned();
     // Reads on, since a full pipe would block the server.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    Some((child, url))
+    Ok((child, url))
 }
 
 pub(crate) fn signal(child: &Child, name: &str) {

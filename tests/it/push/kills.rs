@@ -23,7 +23,7 @@ async fn start(store: &Path, fault: Option<&str>) -> Option<(tokio::process::Chi
     let mut command = a2a(&["serve", "--listen", "127.0.0.1:0", "--log-filter", "off", "--store", &store]);
     command.env("A2A_PUSH_ENABLED", "true").env("A2A_PUSH_ALLOW", "http://127.0.0.1");
     command.envs(fault.map(|fault| ("FAULT_POINT", fault)));
-    try_started(command).await
+    try_started(command).await.ok()
 }
 
 /// Sends a message to a new task that writes chunks, with a configuration, and adds another one. The server may end
