@@ -1,7 +1,6 @@
 //! Latency bounds: without `TCP_NODELAY`, delayed acknowledgements would add 40 ms to each reply.
 //!
-//! The minimum over many calls is compared with the bound: load can only increase a latency, and with delayed
-//! acknowledgements no call is below the bound.
+//! One of many calls has to be below the bound: load can only increase a latency, and with delayed acknowledgements none is.
 
 use std::time::Duration;
 
@@ -12,8 +11,8 @@ use crate::{
     scenarios::{next, send, stream, text},
 };
 
-const BOUND: Duration = Duration::from_millis(10);
-const CALLS: usize = 20;
+const BOUND: Duration = Duration::from_millis(30);
+const CALLS: usize = 100;
 
 async fn replies_and_first_events_are_sent_without_delay(serve: Binding) {
     let agent = serve(server()).await;
@@ -25,11 +24,11 @@ async fn replies_and_first_events_are_sent_without_delay(serve: Binding) {
         let begun = Instant::now();
         next(&mut stream(&*agent, text("", "hello")).await).await;
         event = event.min(begun.elapsed());
+        if call < BOUND && event < BOUND {
+            return;
+        }
     }
-    assert!(
-        call < BOUND && event < BOUND,
-        "minimum latency of a call {call:?}, of the first event of a stream {event:?}"
-    );
+    panic!("minimum latency of a call {call:?}, of the first event of a stream {event:?}");
 }
 
 each_binding!(replies_and_first_events_are_sent_without_delay);
