@@ -1,7 +1,7 @@
 // Tests with a page of the console in headless Chromium, for console.mjs and views.mjs: PROGRAM CHROMIUM DIRECTORY [FILTER]
-// A test runs at `/` and behind a proxy that removes the prefix /pre/fix. A violation of the policy of the page, an error, a
-// dialog, or a request to another origin fails the test in which it happens. Prints a line for each test, which scripts/browser
-// counts, and writes screenshots to the directory.
+// A test runs at `/` and, if the path of the page matters, behind a proxy that removes the prefix /pre/fix. A violation of the policy
+// of the page, an error, a dialog, or a request to another origin fails the test in which it happens. Prints a line for each test,
+// which scripts/browser counts, and writes screenshots to the directory.
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
