@@ -126,13 +126,16 @@ impl Settings {
         let mode = ssl_mode.as_deref().unwrap_or(if is_local(&config) { "prefer" } else { "verify-full" });
         let (mode, verify) = match mode {
             "disable" => (SslMode::Disable, Verify::Nothing),
-            "prefer" => (SslMode::Prefer, Verify::Nothing),
+            // libpq tries `allow` without TLS first; with TLS first, it reaches the same servers.
+            "prefer" | "allow" => (SslMode::Prefer, Verify::Nothing),
             // As libpq: a file with root certificates is used.
             "require" if root_file.is_none() => (SslMode::Require, Verify::Nothing),
             "require" | "verify-ca" => (SslMode::Require, Verify::Root),
             "verify-full" => (SslMode::Require, Verify::Host),
             _ => {
-                return Err(Error::Url("sslmode: must be disable, prefer, require, verify-ca or verify-full".into()));
+                return Err(Error::Url(
+                    "sslmode: must be disable, allow, prefer, require, verify-ca or verify-full".into(),
+                ));
             }
         };
         config.ssl_mode(mode);
@@ -240,6 +243,7 @@ mod tests {
         for (url, mode, verify) in [
             ("postgres://127.0.0.1/a2a", SslMode::Prefer, Verify::Nothing),
             ("postgres://db/a2a?sslmode=disable", SslMode::Disable, Verify::Nothing),
+            ("postgres://db/a2a?sslmode=allow", SslMode::Prefer, Verify::Nothing),
             ("postgres://db/a2a?sslmode=require", SslMode::Require, Verify::Nothing),
             ("postgres://db/a2a?sslmode=require&sslrootcert=ca.pem", SslMode::Require, Verify::Root),
             ("postgres://localhost/a2a?sslmode=verify-full", SslMode::Require, Verify::Host),
@@ -247,7 +251,7 @@ mod tests {
             let settings = parse(url).unwrap();
             assert_eq!((settings.config.get_ssl_mode(), settings.verify), (mode, verify), "{url}");
         }
-        for url in ["postgres:///a2a", "postgres://db/a2a?sslmode=allow", "postgres://db/a2a?schema=a-b", "http://db"] {
+        for url in ["postgres:///a2a", "postgres://db/a2a?sslmode=no", "postgres://db/a2a?schema=a-b", "http://db"] {
             assert!(parse(url).is_err(), "{url}");
         }
     }
