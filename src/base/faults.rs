@@ -8,8 +8,8 @@ pub enum Fault {
     CompareOnlySeq,
     /// Claims and acquisitions keep the fence of the task.
     KeepFence,
-    /// A replica declares others dead without having renewed its own lease before, such as after an outage.
-    BuryWithoutRenewal,
+    /// Replicas are declared dead after an outage in which none could renew its lease.
+    BuryAfterOutage,
     /// The commit that ends a turn ends the ownership of a task with unread mail.
     IgnoreUnreadMail,
     /// Followers and posters rely on notes, and never poll.

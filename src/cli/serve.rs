@@ -51,7 +51,7 @@ mod banner;
 /// Minimum of `limits.memory`, in bytes, which requests of usual sizes do not exceed.
 const MIN_MEMORY: usize = 1 << 20;
 
-/// Minimum of `cluster.lease`: its renewals take a third of it.
+/// Minimum of `cluster.lease`: it is renewed three times in that time.
 const MIN_LEASE: Duration = Duration::from_secs(3);
 
 /// Minimum length of `cluster.key`, in characters.

@@ -82,7 +82,7 @@ mod tests {
         let journal = Journal::new(Arc::new(store), Sources::default(), LiveMemory::new(usize::MAX));
         let ready = readiness_check(Arc::clone(&journal), watch::channel(true).1);
         assert_eq!(ready().await, Ok(()));
-        journal.shared().unwrap().1.record_failed_renewal(true);
+        journal.shared().unwrap().1.set_renewed(None);
         assert_eq!(ready().await, Err(NotReady::LeaseLost));
     }
 }

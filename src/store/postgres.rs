@@ -146,9 +146,8 @@ impl Postgres {
         let control = Arc::new(connect(Use::Short));
         control.wait_until_open().await?;
         schema::prepare(&control, &settings.schema, options.migrates).await?;
-        let row = control.query_row("INSERT INTO @replica DEFAULT VALUES RETURNING id", &[]).await?;
         // A greater one than that of any earlier opening.
-        let first_fence = row.map_or(Ok(0), |row| unsigned(&row, "id"))?;
+        let first_fence = shared::add_replica(&control, options.lease).await?;
         let (id, replica) = watch::channel(first_fence);
         let listen = match &options.listen {
             _ if !options.notifies => None,

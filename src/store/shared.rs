@@ -15,6 +15,12 @@ use super::{Event, Position, TaskHead, TaskKey};
 /// Time after the last renewal of a lease in which its replica is not declared dead, unless the store has another one.
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 
+/// Returns the time since the last renewal after which a replica does not declare others dead, and after which an outage is assumed if
+/// no other one has renewed either. Longer than the interval between renewals.
+pub(crate) fn freshness(lease: Duration) -> Duration {
+    lease * 2 / 5
+}
+
 /// Maximum number of mails of a task that the store keeps, including rejected ones.
 pub const MAX_MAIL: usize = 256;
 

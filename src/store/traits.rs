@@ -247,9 +247,11 @@ pub trait SharedStore: Send + Sync {
     /// Renews the lease of this replica, and stores its load.
     async fn renew(&self, load: Load) -> Result<Renewal, Unavailable>;
 
-    /// Declares the replicas dead that have not renewed their leases for `older`. Returns them. Their commits are refused from
-    /// now on, and their tasks can be claimed. An outage of the store would make all replicas look dead, so `older` includes the
-    /// time for which the caller could not renew either.
+    /// Declares the other replicas dead that have not renewed their leases for `older`. Returns them. Their commits are refused
+    /// from now on, and their tasks can be claimed. Has no effect if this replica has not renewed its own lease for 2/5 of `older`.
+    ///
+    /// An outage of the store would make all replicas look dead. So a time of more than 2/5 of a [lease](Self::lease) in which no
+    /// store was opened, and none has joined or renewed, does not count.
     async fn bury(&self, older: Duration) -> Result<Vec<ReplicaId>, Unavailable>;
 
     /// Makes this replica the runner of a task, and loads it: raises and commits its `fence`, and its `attempt` if an open turn

@@ -1,8 +1,7 @@
 //! Work of a replica of a shared store: it renews its lease, declares others dead, claims their tasks, and follows the tasks that
 //! others run. A task is acquired before it is changed.
 //!
-//! A replica that can't reach the store rejects new work once its lease has expired. It keeps its streams open, and afterwards
-//! waits for the renewals of others for as long as it could not renew its own lease.
+//! A replica that can't reach the store rejects new work once its lease has expired. It keeps its streams open.
 
 use std::{
     collections::BTreeMap,
@@ -313,24 +312,23 @@ async fn renew_lease((parts, journal): Parts) {
                     replica.joined.notify_one();
                 }
                 is_joined = true;
-                replica.record_renewal(sent);
+                replica.set_renewed(Some(sent));
+                sleep_until(sent + interval).await;
             }
             Ok(Ok(Renewal::Lost)) => {
                 tracing::warn!("another process declared this one dead; its tasks are claimed by others");
-                replica.record_failed_renewal(true);
+                replica.set_renewed(None);
                 is_joined = false;
                 journal.lose_tasks();
-                continue;
             }
-            Ok(Err(_)) | Err(_) => replica.record_failed_renewal(false),
+            Ok(Err(_)) | Err(_) => sleep_until(sent + interval / 3).await,
         }
-        sleep_until(sent + interval).await;
     }
 }
 
-/// Declares the replicas dead that have not renewed their leases for this time.
-async fn bury(journal: &Journal, shared: &dyn SharedStore, age: Duration) {
-    match shared.bury(age).await {
+/// Declares the replicas dead whose leases have expired.
+async fn bury(journal: &Journal, shared: &dyn SharedStore) {
+    match shared.bury(shared.lease()).await {
         Ok(dead) if dead.is_empty() => {}
         Ok(dead) => {
             tracing::warn!(replicas = ?dead, "replicas have not renewed their leases; their tasks are claimed");
@@ -347,10 +345,7 @@ async fn claim_tasks((parts, journal): Parts) {
         let wait = CLAIM_INTERVAL / 2 + jittered(CLAIM_INTERVAL / 2, journal.sources().rng.next_u64());
         drop(timeout(wait, replica.free.notified()).await);
         let Some(parts) = parts.upgrade() else { return };
-        let planted = shared.faults().has(Fault::BuryWithoutRenewal).then(|| shared.lease());
-        if let Some(age) = planted.or_else(|| replica.burial_age()) {
-            bury(&journal, shared, age).await;
-        }
+        bury(&journal, shared).await;
         if journal.phase() == Phase::Open && replica.has_lease() {
             drop(parts.claim_free().await);
         }

@@ -28,7 +28,8 @@ const LOCKS: usize = 64;
 /// State of this process as a replica.
 pub(crate) struct Replica {
     lease: Duration,
-    renewals: Mutex<Renewals>,
+    /// Time at which the last successful renewal of the lease was sent. `None` if the lease is lost.
+    renewed: Mutex<Option<Instant>>,
     /// Time until which the replica may become the runner of tasks that are not in memory, because an acquisition or a claim had no
     /// response. `None`: none had.
     orphans_until: Mutex<Option<Instant>>,
@@ -48,18 +49,6 @@ pub(crate) struct Replica {
     acquired: Mutex<Option<KeyMap<Fence>>>,
 }
 
-/// Renewals of the lease, by the times at which they were sent.
-struct Renewals {
-    /// Last successful one. `None` if the lease is lost.
-    last: Option<Instant>,
-    /// The last one has failed.
-    is_failing: bool,
-    /// Time of the first successful one since the last failure, or pause of the process.
-    unfailing_since: Instant,
-    /// Time for which this replica could not renew shortly before that, and perhaps no other one either. `None`: unknown.
-    disconnected: Option<Duration>,
-}
-
 /// Work for the reader of mail.
 #[derive(Default)]
 pub(crate) struct Work {
@@ -71,16 +60,10 @@ pub(crate) struct Work {
 
 impl Replica {
     pub(super) fn new(lease: Duration) -> Self {
-        let now = Instant::now();
         Self {
             lease,
-            // The store was opened just before. Whether the others had a connection then is unknown.
-            renewals: Mutex::new(Renewals {
-                last: Some(now),
-                is_failing: false,
-                unfailing_since: now,
-                disconnected: None,
-            }),
+            // The store was opened just before.
+            renewed: Mutex::new(Some(Instant::now())),
             orphans_until: Mutex::default(),
             work: Mutex::default(),
             work_added: Notify::new(),
@@ -103,23 +86,9 @@ impl Replica {
         self.orphans_until.lock().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Records a successful renewal of the lease, which was sent at this time.
-    pub(crate) fn record_renewal(&self, sent: Instant) {
-        let mut renewals = self.renewals.lock();
-        let last = renewals.last.replace(sent);
-        if mem::take(&mut renewals.is_failing) || last.is_none_or(|last| sent - last >= self.lease) {
-            let is_recent = last.is_none_or(|last| last - renewals.unfailing_since < self.lease);
-            let earlier = if is_recent { renewals.disconnected } else { Some(Duration::ZERO) };
-            renewals.disconnected = earlier.zip(last).map(|(earlier, last)| earlier + (sent - last));
-            renewals.unfailing_since = sent;
-        }
-    }
-
-    /// Records that a renewal of the lease failed, or that the lease is lost.
-    pub(crate) fn record_failed_renewal(&self, is_lost: bool) {
-        let mut renewals = self.renewals.lock();
-        renewals.is_failing = true;
-        renewals.last = renewals.last.filter(|_| !is_lost);
+    /// Records when the last successful renewal of the lease was sent, or that the lease is lost.
+    pub(crate) fn set_renewed(&self, sent: Option<Instant>) {
+        *self.renewed.lock() = sent;
     }
 
     /// Returns whether no other replica can have declared this one dead.
@@ -129,22 +98,7 @@ impl Replica {
 
     /// Returns the time since the last renewal of the lease, and at least the lease if it is lost.
     pub(crate) fn lease_age(&self) -> Duration {
-        self.renewals.lock().last.map_or(self.lease, |sent| sent.elapsed())
-    }
-
-    /// Returns the time without a renewal after which this replica declares others dead: the lease, and as long as this replica could
-    /// not renew its own shortly before, because the others may not have been able to either. `None` if it must not: its last
-    /// renewal has failed, or it has joined the others less than a lease ago.
-    pub(crate) fn burial_age(&self) -> Option<Duration> {
-        let renewals = self.renewals.lock();
-        let Renewals { last, is_failing, unfailing_since, disconnected } = *renewals;
-        drop(renewals);
-        last.filter(|last| !is_failing && last.elapsed() < self.lease)?;
-        if unfailing_since.elapsed() >= self.lease {
-            return Some(self.lease);
-        }
-        // The last renewals of the others may be an interval older than that of this replica.
-        disconnected.map(|disconnected| self.lease + disconnected + self.renewal_interval())
+        self.renewed.lock().map_or(self.lease, |sent| sent.elapsed())
     }
 
     /// Returns the time between two renewals: three fit into the lease, and time for the last one to arrive.
@@ -273,41 +227,5 @@ impl Journal {
         let mut tasks = self.all();
         tasks.retain(|task| task.lock().is_followed());
         tasks
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn replica_without_a_connection_waits_longer_for_others() {
-        const LEASE: Duration = Duration::from_secs(10);
-        let (replica, second) = (Replica::new(LEASE), Duration::from_secs(1));
-        let renew = || replica.record_renewal(Instant::now());
-        assert_eq!(replica.burial_age(), None, "it has just joined");
-        for _ in 0..3 {
-            tokio::time::advance(3 * second).await;
-            renew();
-        }
-        assert_eq!(replica.burial_age(), None);
-        tokio::time::advance(second).await;
-        assert_eq!(replica.burial_age(), Some(LEASE));
-        renew();
-        // Three times shortly after each other.
-        for (time, age) in [(3, 16), (6, 22), (12, 34)] {
-            tokio::time::advance(time * second).await;
-            replica.record_failed_renewal(false);
-            assert_eq!(replica.burial_age(), None);
-            renew();
-            assert_eq!(replica.burial_age(), Some(age * second));
-        }
-        tokio::time::advance(9 * second).await;
-        renew();
-        tokio::time::advance(second).await;
-        assert_eq!(replica.burial_age(), Some(LEASE), "no failure for a lease");
-        replica.record_failed_renewal(true);
-        renew();
-        assert_eq!(replica.burial_age(), None, "it was declared dead, and has joined again");
     }
 }

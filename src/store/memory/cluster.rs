@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
+    mem,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -29,6 +30,7 @@ use crate::{
         Acquired, Advance, Delivery, DeliveryClaim, DeliveryCounts, DeliveryOutcome, DeliveryPage, DeliveryToken,
         Expect, Lease, Load, MAX_MAIL, Mail, MailKind, Note, Posted, PushConfig, PushPage, PushQueue, PushTaskPage,
         PutResult, READ_BATCH, READ_BYTES, Renewal, ReplicaId, ReplicaInfo, SharedStore,
+        shared::{DEFAULT_LEASE, freshness},
     },
 };
 
@@ -81,6 +83,8 @@ struct Table {
     burned: BTreeMap<TaskKey, Millis>,
     /// Replica that does a job, and until when.
     jobs: BTreeMap<&'static str, (ReplicaId, Millis)>,
+    /// Time of the last renewal of any lease.
+    renewed: Millis,
 }
 
 struct Member {
@@ -130,6 +134,14 @@ impl Table {
         id
     }
 
+    /// Records that a replica renews its lease. A time in which none could does not count.
+    fn record_renewal(&mut self, now: Millis, faults: Faults) {
+        let silence = now.saturating_sub(mem::replace(&mut self.renewed, now));
+        if silence > whole_millis(freshness(DEFAULT_LEASE)) && !faults.has(Fault::BuryAfterOutage) {
+            self.replicas.values_mut().for_each(|member| member.seen = now.min(member.seen.saturating_add(silence)));
+        }
+    }
+
     /// Checks that a replica has not been declared dead.
     fn check_alive(&self, id: ReplicaId) -> Result<&Member, Unavailable> {
         self.replicas
@@ -163,7 +175,10 @@ impl Cluster {
 
     /// Adds a replica. Returns its store.
     pub fn replica(&self) -> Replica {
-        let id = self.0.table.lock().add_replica(ReplicaInfo::default(), (self.0.clock)());
+        let (mut table, now) = (self.0.table.lock(), self.0.now());
+        table.record_renewal(now, self.0.faults);
+        let id = table.add_replica(ReplicaInfo::default(), now);
+        drop(table);
         Replica { core: Arc::clone(&self.0), id: id.0.into() }
     }
 }
@@ -261,6 +276,7 @@ impl SharedStore for Replica {
 
     async fn join(&self, info: &ReplicaInfo) -> Result<ReplicaId, Unavailable> {
         let (mut table, now) = (self.core.table.lock(), self.core.now());
+        table.record_renewal(now, self.core.faults);
         if let Some(member) = table.replicas.get_mut(&self.replica()) {
             (member.seen, member.info) = (now, info.clone());
         } else {
@@ -271,14 +287,23 @@ impl SharedStore for Replica {
 
     async fn renew(&self, load: Load) -> Result<Renewal, Unavailable> {
         let (mut table, now) = (self.core.table.lock(), self.core.now());
+        if !table.replicas.contains_key(&self.replica()) {
+            return Ok(Renewal::Lost);
+        }
+        table.record_renewal(now, self.core.faults);
         let Some(member) = table.replicas.get_mut(&self.replica()) else { return Ok(Renewal::Lost) };
         (member.seen, member.load) = (now, load);
         Ok(Renewal::Alive)
     }
 
     async fn bury(&self, older: Duration) -> Result<Vec<ReplicaId>, Unavailable> {
-        let mut table = self.core.table.lock();
-        let cutoff = self.core.now().saturating_sub(whole_millis(older));
+        let (mut table, now) = (self.core.table.lock(), self.core.now());
+        let has_renewed_since = |time| table.replicas.get(&self.replica()).is_some_and(|me| me.seen >= time);
+        let is_fresh = has_renewed_since(now.saturating_sub(whole_millis(freshness(older))));
+        if !is_fresh && !self.core.faults.has(Fault::BuryAfterOutage) {
+            return Ok(Vec::new());
+        }
+        let cutoff = now.saturating_sub(whole_millis(older));
         Ok(table.replicas.extract_if(.., |_, member| member.seen < cutoff).map(|(id, _)| id).collect())
     }
 

@@ -35,6 +35,26 @@ static TAKE: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
+/// Part of a renewal by the replica `$1`: a time in which none could renew its lease, such as that of an outage, does not count. It is
+/// longer than 2/5 ([`freshness`](crate::store::shared::freshness)) of the lease in a parameter. Locked rows are being renewed. Another
+/// replica may do the same at the same time.
+fn outage(lease: &str) -> String {
+    format!(
+        "outage AS (UPDATE @replica SET seen = least(seen + silence, clock_timestamp()) FROM (
+            SELECT r.id AS spared, silence FROM @replica r,
+                (SELECT clock_timestamp() - max(seen) AS silence FROM @replica WHERE seen <= clock_timestamp()) s
+            WHERE NOT r.dead AND r.id <> $1 AND silence > {lease}::int8 * interval '0.4 ms' FOR UPDATE OF r SKIP LOCKED) o
+            WHERE id = spared)"
+    )
+}
+
+/// Adds a replica, which has not joined yet. Returns its id.
+pub(super) async fn add_replica(connection: &Connection, lease: Duration) -> Result<u64, Failure> {
+    let sql = format!("WITH {} INSERT INTO @replica DEFAULT VALUES RETURNING id", outage("$2"));
+    let row = connection.query_row(&sql, &[&0_i64, &whole_millis(lease)]).await?;
+    row.map_or(Ok(0), |row| unsigned(&row, "id"))
+}
+
 /// The replica, unless it was declared dead.
 const ME: &str = "me AS MATERIALIZED (SELECT id FROM @replica WHERE id = $1 AND NOT dead)";
 
@@ -148,9 +168,12 @@ impl SharedStore for Postgres {
     async fn join(&self, info: &ReplicaInfo) -> Result<ReplicaId, Unavailable> {
         let name = if info.name.is_empty() { self.name.to_string() } else { info.name.replace('\0', "") };
         let (version, lease) = (i32::try_from(info.version).unwrap_or(i32::MAX), whole_millis(self.lease));
-        let sql = "UPDATE @replica SET seen = clock_timestamp(), name = $2, version = $3, lease = $4
-            WHERE id = $1 AND NOT dead RETURNING id";
-        if self.control.query_row(sql, &[&self.replica_row(), &name, &version, &lease]).await?.is_none() {
+        let sql = format!(
+            "WITH {} UPDATE @replica SET seen = clock_timestamp(), name = $2, version = $3, lease = $4
+            WHERE id = $1 AND NOT dead RETURNING id",
+            outage("$4")
+        );
+        if self.control.query_row(&sql, &[&self.replica_row(), &name, &version, &lease]).await?.is_none() {
             let sql = "INSERT INTO @replica(name, version, lease) VALUES($1, $2, $3) RETURNING id";
             let row = self.control.query_row(sql, &[&name, &version, &lease]).await?;
             let id = row.map_or(Ok(0), |row| unsigned(&row, "id"))?;
@@ -161,10 +184,15 @@ impl SharedStore for Postgres {
     }
 
     async fn renew(&self, load: Load) -> Result<Renewal, Unavailable> {
-        let sql = "UPDATE @replica SET seen = clock_timestamp(), turns = $2, free_turns = $3, draining = $4
-            WHERE id = $1 AND NOT dead RETURNING id";
+        let sql = format!(
+            "WITH {} UPDATE @replica SET seen = clock_timestamp(), turns = $2, free_turns = $3, draining = $4
+            WHERE id = $1 AND NOT dead RETURNING id",
+            outage("$5")
+        );
+        let lease = whole_millis(self.lease);
         let (turns, free_turns) = (i64::from(load.turns), i64::from(load.free_turns));
-        let renewed = self.control.query_row(sql, &[&self.replica_row(), &turns, &free_turns, &load.draining]).await?;
+        let renewed =
+            self.control.query_row(&sql, &[&self.replica_row(), &turns, &free_turns, &load.draining, &lease]).await?;
         if renewed.is_none() {
             self.wakes.close();
         }
@@ -176,7 +204,8 @@ impl SharedStore for Postgres {
         // nobody could renew, has no effect.
         let sql = "UPDATE @replica SET dead = true WHERE NOT dead
             AND seen < clock_timestamp() - ($1 + greatest(lease - $2::int8, 0)) * interval '1 ms'
-            AND EXISTS (SELECT 1 FROM @replica me WHERE me.id = $3 AND me.seen > clock_timestamp() - $2 * interval '1 ms')
+            AND EXISTS (SELECT 1 FROM @replica me
+                WHERE me.id = $3 AND NOT me.dead AND me.seen > clock_timestamp() - $1 * interval '0.4 ms')
             RETURNING id";
         let parameters: [&dyn Parameter; 3] = [&whole_millis(older), &whole_millis(self.lease), &self.replica_row()];
         let rows = self.control.query(sql, &parameters).await?;

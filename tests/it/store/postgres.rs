@@ -624,10 +624,43 @@ async fn longer_lease_is_waited_for() {
         store.join(&ReplicaInfo::default()).await.unwrap();
     }
     database.run(&format!("UPDATE @replica SET lease = NULL WHERE id = {}", earlier.replica())).await;
-    database.run("UPDATE @replica SET seen = clock_timestamp() - interval '5 s'").await;
+    let others = format!("id IN ({}, {})", long.replica(), earlier.replica());
+    database.run(&format!("UPDATE @replica SET seen = clock_timestamp() - interval '5 s' WHERE {others}")).await;
     assert_eq!(short.renew(Load::default()).await, Ok(Renewal::Alive));
     assert_eq!(short.bury(short.lease()).await, Ok(vec![earlier.replica()]));
     database.run(&format!("UPDATE @replica SET seen = seen - interval '60 s' WHERE id = {}", long.replica())).await;
     assert_eq!(short.bury(short.lease()).await, Ok(vec![long.replica()]));
+    database.remove().await;
+}
+
+/// The time of an outage counts for no replica: before the first renewal, and after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn time_without_renewals_does_not_count() {
+    let Some(database) = Database::find() else { return };
+    let open = async || database.open("store", &Options::default().lease(Duration::from_secs(10))).await;
+    let (one, other) = (open().await, open().await);
+    for store in [&one, &other] {
+        store.join(&ReplicaInfo::default()).await.unwrap();
+    }
+    let age = async |time: &str, replicas: &str| {
+        database.run(&format!("UPDATE @replica SET seen = seen - interval '{time}' WHERE {replicas}")).await;
+    };
+    let is_other = format!("id = {}", other.replica());
+    let bury = async || one.bury(one.lease()).await.unwrap();
+    for starts in [true, false] {
+        age("1 h", "true").await;
+        age("4 s", &is_other).await;
+        assert_eq!(bury().await, [], "the database was paused, and a request was late");
+        if starts {
+            assert_eq!(open().await.leave().await, Ok(()));
+            assert_eq!(bury().await, []);
+        }
+        assert_eq!(one.renew(Load::default()).await, Ok(Renewal::Alive));
+        assert_eq!(bury().await, []);
+    }
+    // Twice 4 s, and the time of this test.
+    assert_eq!(one.renew(Load::default()).await, Ok(Renewal::Alive));
+    age("2 s", &is_other).await;
+    assert_eq!(bury().await, [other.replica()]);
     database.remove().await;
 }

@@ -398,10 +398,13 @@ pub(super) async fn dead_replica_is_refused(suite: &StoreSuite) -> Checked {
     let (one, other) = replicas(suite).await?;
     let task = running(&one, "t-1").await?;
     let lost = one.shared()?.replica();
-    let lease = Duration::from_millis(400);
+    let lease = Duration::from_secs(1);
     ensure_eq!(one.shared()?.renew(Load::default()).await?, Renewal::Alive);
     ensure_eq!(other.shared()?.bury(lease * 100).await?, []);
-    wait(lease * 2).await;
+    wait(lease / 2).await;
+    ensure_eq!(other.shared()?.renew(Load::default()).await?, Renewal::Alive);
+    wait(lease).await;
+    ensure_eq!(other.shared()?.bury(lease).await?, []);
     ensure_eq!(other.shared()?.renew(Load::default()).await?, Renewal::Alive);
     ensure_eq!(other.shared()?.bury(lease).await?, [lost]);
     ensure_eq!(one.shared()?.renew(Load::default()).await?, Renewal::Lost);

@@ -306,7 +306,7 @@ fn clients_of_disturbed_servers_see_each_event_once() {
 const FAULTS: [Fault; 10] = [
     Fault::CompareOnlySeq,
     Fault::KeepFence,
-    Fault::BuryWithoutRenewal,
+    Fault::BuryAfterOutage,
     Fault::IgnoreUnreadMail,
     Fault::NeverPoll,
     Fault::ReadFollowerState,

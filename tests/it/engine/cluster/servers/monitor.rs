@@ -26,8 +26,12 @@ const POLLED: Time = 1500;
 /// Time for which a server must be undisturbed before it has to be in time.
 const CALM: Time = 5000;
 
-/// Maximum time until a task with a dead runner has another one: the lease, the interval between looks for dead replicas, and delays:
-/// that of the last renewal, those of two requests and their responses, and the interval between checks.
+/// Time in which an undisturbed server has renewed its lease. It may have been started meanwhile.
+const RENEWED: Time = 3500;
+
+/// Maximum time until a task with a dead runner has another one, without times in which no server could renew its lease. It consists of
+/// the lease, the interval between looks for dead replicas, and delays: those of the last renewal, of two requests and their responses,
+/// and the interval between checks.
 const TAKEOVER: Time = 10_000 + 2_000 + 500;
 
 /// Observer of the store.
@@ -36,6 +40,8 @@ pub(super) struct Monitor {
     tasks: BTreeMap<String, Watched>,
     /// Streams that lack an event: the last one that they have, and since when.
     behind: BTreeMap<u64, (Seq, Time)>,
+    /// Last time at which perhaps no server had renewed its lease shortly before.
+    silent: Time,
     /// Longest time until a task with a dead runner had another one.
     pub(super) takeover: Time,
 }
@@ -64,6 +70,10 @@ impl Processes<'_> {
         self.replicas.iter().position(|known| *known == Some(replica))
     }
 
+    fn is_any_calm(&self, time: Time) -> bool {
+        (0..self.replicas.len()).any(|server| self.is_calm(server, time))
+    }
+
     fn is_calm(&self, server: usize, time: Time) -> bool {
         self.replicas[server].is_some() && self.schedule.is_calm(server, self.now.saturating_sub(time), self.now)
     }
@@ -75,7 +85,7 @@ fn key(task: &str) -> TaskKey {
 
 impl Monitor {
     pub(super) fn new(store: Replica) -> Self {
-        Self { store, tasks: BTreeMap::new(), behind: BTreeMap::new(), takeover: 0 }
+        Self { store, tasks: BTreeMap::new(), behind: BTreeMap::new(), silent: 0, takeover: 0 }
     }
 
     pub(super) fn store(&self) -> &Replica {
@@ -100,6 +110,9 @@ impl Monitor {
 
     /// Checks that nothing waits too long.
     pub(super) fn check(&mut self, record: &Record, processes: &Processes<'_>) {
+        if !processes.is_any_calm(RENEWED) {
+            self.silent = processes.now;
+        }
         let mut seen = record.lock();
         for id in &seen.tasks {
             if !self.tasks.contains_key(id) {
@@ -140,17 +153,16 @@ impl Monitor {
         }
         let is_orphaned = (row.open || !unread.is_empty()) && server.is_none();
         let Some(since) = watched.orphaned.filter(|_| is_orphaned) else {
-            if let (Some(since), Some(_)) = (watched.orphaned, server) {
-                let is_calm =
-                    (0..processes.replicas.len()).any(|other| processes.is_calm(other, now - since + TAKEOVER));
-                self.takeover = self.takeover.max(if is_calm { now - since } else { 0 });
+            if let Some(since) = watched.orphaned.filter(|since| *since > self.silent)
+                && server.is_some_and(|server| processes.is_calm(server, CALM))
+            {
+                self.takeover = self.takeover.max(now - since);
             }
             watched.orphaned = is_orphaned.then_some(now);
             watched.ended = is_ended.then_some(now).filter(|_| unread.is_empty());
             return;
         };
-        if now - since > TAKEOVER && (0..processes.replicas.len()).any(|number| processes.is_calm(number, 2 * TAKEOVER))
-        {
+        if now - since.max(self.silent) > TAKEOVER && processes.is_any_calm(CALM) {
             seen.errors.push(format!("{now}: {id} has no runner since {since}: {runner:?}, open {}", row.open));
             watched.ended = Some(now);
         }
