@@ -1,6 +1,7 @@
 //! Latency bounds: without `TCP_NODELAY`, delayed acknowledgements would add 40 ms to each reply.
 //!
-//! One of many calls has to be below the bound: load can only increase a latency, and with delayed acknowledgements none is.
+//! Compares calls with the bound until one is below it. Load can only increase a latency, and with delayed acknowledgements, no call is
+//! below the bound.
 
 use std::time::Duration;
 

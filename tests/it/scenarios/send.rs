@@ -151,7 +151,9 @@ scenario!(
 
 scenario!(return_immediately_returns_the_unfinished_task, kinds(), async |agent: &dyn A2aService| {
     let configuration = SendMessageConfiguration { return_immediately: true, ..SendMessageConfiguration::default() };
+    let begun = std::time::SystemTime::now();
     let task = send(agent, configured(text("", "/slow 30"), configuration)).await;
+    assert!(begun.elapsed().unwrap().as_millis() < 400);
     assert!(matches!(task.state(), TaskState::Submitted | TaskState::Working), "{task:?}");
     assert!(get(agent, &task.id).await.is_ok());
 });
